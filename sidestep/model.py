@@ -1,0 +1,285 @@
+"""The contract of a model, what a trajectory is, and how one is rolled out.
+
+A model is a Markov decision process written as pure functions of JAX arrays:
+
+    state  = model.reset(key)
+    state, reward, done = model.step(state, action, key)
+    low, high = model.action_bounds(state)
+
+States and actions are flat float vectors; `model.spec` says what stands where in them. Every random
+number comes from a key, so the same key gives the same trajectory and a rollout is a deterministic,
+differentiable function of the policy's parameters once its key is fixed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sidestep.errors import InputError
+
+Kind = Literal["real", "int", "bool", "one-hot"]
+Gradient = Literal["exact", "straight-through", "none"]
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A named part of a state or action vector: `size` numbers of one kind within [low, high]."""
+
+    name: str
+    kind: Kind = "real"
+    size: int = 1
+    low: float | np.ndarray = -np.inf
+    high: float | np.ndarray = np.inf
+    labels: tuple[str, ...] = ()  # what the single entries are called: rooms, axes, moves
+
+    def __post_init__(self) -> None:
+        if self.labels and len(self.labels) != self.size:
+            raise InputError(
+                f"variable '{self.name}' has {self.size} entries but {len(self.labels)} labels; give one label an entry"
+            )
+        for bound in (self.low, self.high):
+            if np.shape(bound) not in ((), (self.size,)):
+                raise InputError(
+                    f"variable '{self.name}' has {self.size} entries but a bound of shape {np.shape(bound)}; "
+                    "a bound is one number or one number an entry"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The variables of a vector, in the order in which they stand in it."""
+
+    variables: tuple[Variable, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(variable.size for variable in self.variables)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """One name an entry: `temp[r2]`, or the variable's own name when it has one entry and no label."""
+        names: list[str] = []
+        for variable in self.variables:
+            if variable.size == 1 and not variable.labels:
+                names.append(variable.name)
+            else:
+                labels = variable.labels or tuple(str(i) for i in range(variable.size))
+                names.extend(f"{variable.name}[{label}]" for label in labels)
+        return tuple(names)
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        ends = np.cumsum([variable.size for variable in self.variables])
+        return {v.name: slice(int(end) - v.size, int(end)) for v, end in zip(self.variables, ends, strict=True)}
+
+    @cached_property
+    def low(self) -> np.ndarray:
+        return self._bounds("low")
+
+    @cached_property
+    def high(self) -> np.ndarray:
+        return self._bounds("high")
+
+    @property
+    def kinds(self) -> set[Kind]:
+        return {variable.kind for variable in self.variables}
+
+    def take(self, vectors: Any, name: str) -> Any:
+        """The entries of variable `name` (or of one entry, by its full name) from vectors of shape (..., size)."""
+        if name in self.slices:
+            return vectors[..., self.slices[name]]
+        if name in self.names:
+            return vectors[..., self.names.index(name)]
+        raise InputError(f"no variable '{name}' here; there are {', '.join(self.slices)}")
+
+    def _bounds(self, side: Literal["low", "high"]) -> np.ndarray:
+        return np.concatenate([np.broadcast_to(np.asarray(getattr(v, side), float), (v.size,)) for v in self.variables])
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """What a planner, a checker and a report need to know about a model without running it."""
+
+    name: str
+    state: Space
+    action: Space
+    horizon: int
+    discount: float = 0.99
+    gradient: Gradient = "exact"
+    notes: tuple[str, ...] = ()  # in words: why there is no gradient, what it cannot see
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if self.gradient not in ("exact", "straight-through", "none"):
+            raise InputError(
+                f"model '{self.name}': gradient is 'exact', 'straight-through' or 'none', not {self.gradient!r}"
+            )
+        if self.horizon < 1:
+            raise InputError(f"model '{self.name}': the horizon must be at least 1, not {self.horizon}")
+        if not 0.0 < self.discount <= 1.0:
+            raise InputError(f"model '{self.name}': the discount must lie in (0, 1], not {self.discount}")
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A Markov decision process as pure functions, safe under jit, vmap, scan and grad."""
+
+    spec: Spec
+
+    def reset(self, key: PRNGKeyArray) -> Float[Array, " state"]: ...
+
+    def step(
+        self, state: Float[Array, " state"], action: Float[Array, " action"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, " state"], Float[Array, ""], Bool[Array, ""]]: ...
+
+    def action_bounds(
+        self, state: Float[Array, " state"]
+    ) -> tuple[Float[Array, " action"], Float[Array, " action"]]: ...
+
+
+class Trajectory(eqx.Module):
+    """A batch of trajectories, padded to a common number of steps T.
+
+    Step t of trajectory b is real when t < length[b]; what stands after that is padding and means nothing.
+    """
+
+    states: Float[Array, "batch time state"]
+    actions: Float[Array, "batch time action"]
+    rewards: Float[Array, "batch time"]
+    length: Int[Array, " batch"]
+
+    @property
+    def mask(self) -> Bool[Array, "batch time"]:
+        """Which steps are real."""
+        return jnp.arange(self.rewards.shape[1])[None, :] < self.length[:, None]
+
+    def returns(self, discount: float = 1.0) -> Float[Array, " batch"]:
+        """sum_t discount^t r_t over the real steps."""
+        weights = discount ** jnp.arange(self.rewards.shape[1])
+        return jnp.sum(jnp.where(self.mask, self.rewards, 0.0) * weights[None, :], axis=1)
+
+    def __len__(self) -> int:
+        return self.length.shape[0]
+
+    def __getitem__(self, rows: Any) -> "Trajectory":
+        """The trajectories at `rows` (a slice or an index array), still a batch."""
+        return jax.tree.map(lambda leaf: leaf[rows], self)
+
+
+class Policy(eqx.Module):
+    """What chooses actions. Parameters are the fields; memory, if any, is passed from step to step."""
+
+    def start(self) -> Any:
+        """The memory before the first step; `()` for a policy without one."""
+        return ()
+
+    def act(
+        self, state: Float[Array, " state"], clock: Int[Array, ""], memory: Any, key: PRNGKeyArray
+    ) -> tuple[Float[Array, " action"], Any]:
+        """The action at step `clock`, and the memory after it."""
+        raise NotImplementedError
+
+
+class FunctionPolicy(Policy):
+    """A policy from a plain function `action = f(state, clock, key)`."""
+
+    function: Callable[[Array, Array, PRNGKeyArray], Array] = eqx.field(static=True)
+
+    def act(self, state, clock, memory, key):
+        return self.function(state, clock, key), memory
+
+
+class UniformPolicy(Policy):
+    """Every allowed action equally likely; unbounded real actions are drawn from Normal(0, 1)."""
+
+    model: Model = eqx.field(static=True)
+
+    def act(self, state, clock, memory, key):
+        return sample_uniform_action(self.model, state, key), memory
+
+
+class FinitePart(NamedTuple):
+    """The exact table of a finite model: N states, A actions, at most K successors of each pair.
+
+    P(s' | s, a) = sum_k probability[s, a, k] * [successor[s, a, k] = s'].
+    """
+
+    successor: np.ndarray  # int (N, A, K)
+    probability: np.ndarray  # (N, A, K), sums to 1 over K
+    reward: np.ndarray  # (N, A)
+    start: np.ndarray  # (N,), a distribution
+    absorbing: np.ndarray  # bool (N,)
+    encoding: np.ndarray  # (N, state size): the state vector of each state
+
+
+def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+    low, high = model.action_bounds(state)
+    pieces = []
+    for variable, key_of in zip(
+        model.spec.action.variables, jax.random.split(key, len(model.spec.action.variables)), strict=True
+    ):
+        where = model.spec.action.slices[variable.name]
+        if variable.kind == "one-hot":
+            piece = jax.nn.one_hot(jax.random.randint(key_of, (), 0, variable.size), variable.size, dtype=state.dtype)
+        elif variable.kind == "real":
+            piece = _uniform_or_normal(key_of, low[where], high[where])
+        else:
+            uniform = jax.random.uniform(key_of, (variable.size,), dtype=state.dtype)
+            piece = jnp.floor(low[where] + uniform * (high[where] - low[where] + 1))
+        pieces.append(piece)
+    return jnp.concatenate(pieces)
+
+
+def _uniform_or_normal(key: PRNGKeyArray, low: Array, high: Array) -> Array:
+    bounded = jnp.isfinite(low) & jnp.isfinite(high)
+    uniform_key, normal_key = jax.random.split(key)
+    finite_low, finite_high = jnp.where(bounded, low, 0.0), jnp.where(bounded, high, 1.0)
+    uniform = finite_low + jax.random.uniform(uniform_key, low.shape, low.dtype) * (finite_high - finite_low)
+    normal = jnp.clip(jax.random.normal(normal_key, low.shape, low.dtype), low, high)
+    return jnp.where(bounded, uniform, normal)
+
+
+def rollout_one(
+    model: Model, policy: Policy, key: PRNGKeyArray, horizon: int | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """One trajectory as (states, actions, rewards, length); the body that `rollout` maps over a batch.
+
+    The action is clipped to the bounds of its state before it is taken and recorded.
+    """
+    steps = model.spec.horizon if horizon is None else horizon
+    reset_key, steps_key = jax.random.split(key)
+    state = model.reset(reset_key)
+
+    def one_step(carry, inputs):
+        state, memory, done = carry
+        clock, step_key = inputs
+        policy_key, model_key = jax.random.split(step_key)
+        action, memory = policy.act(state, clock, memory, policy_key)
+        low, high = model.action_bounds(state)
+        action = jnp.clip(action, low, high)
+        next_state, reward, ends = model.step(state, action, model_key)
+        reward = jnp.where(done, 0.0, reward)
+        next_state = jnp.where(done, state, next_state)
+        return (next_state, memory, done | ends), (state, action, reward, ~done)
+
+    inputs = (jnp.arange(steps), jax.random.split(steps_key, steps))
+    carry = (state, policy.start(), jnp.asarray(False))
+    _, (states, actions, rewards, alive) = jax.lax.scan(one_step, carry, inputs)
+    return states, actions, rewards, jnp.sum(alive)
+
+
+@eqx.filter_jit
+def rollout(model: Model, policy: Policy, key: PRNGKeyArray, batch: int, horizon: int | None = None) -> Trajectory:
+    """`batch` trajectories of `policy` in `model`, as one compiled program.
+
+    Trajectory i depends on `key` and i alone, not on the size of the batch.
+    """
+    keys = jax.random.split(key, batch)
+    return Trajectory(*jax.vmap(lambda one: rollout_one(model, policy, one, horizon))(keys))

@@ -1,0 +1,15 @@
+"""Strictness for every test: no silent broadcasting, no warnings (see pyproject), deterministic hypothesis."""
+
+import jax
+import pytest
+from hypothesis import settings
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+settings.register_profile("sidestep", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("sidestep")
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)
