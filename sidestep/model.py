@@ -115,6 +115,7 @@ class Spec:
     gradient: Gradient = "exact"
     notes: tuple[str, ...] = ()  # in words: why there is no gradient, what it cannot see
     description: str = ""
+    family: str = ""  # a model that we ship says here whose rules and drawings fit it
 
     def __post_init__(self) -> None:
         if self.gradient not in ("exact", "straight-through", "none"):
@@ -194,6 +195,15 @@ class FunctionPolicy(Policy):
 
     def act(self, state, clock, memory, key):
         return self.function(state, clock, key), memory
+
+
+class OpenLoopPolicy(Policy):
+    """A fixed sequence of actions, whatever the state."""
+
+    actions: Float[Array, "time action"]
+
+    def act(self, state, clock, memory, key):
+        return self.actions[clock], memory
 
 
 class UniformPolicy(Policy):

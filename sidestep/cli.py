@@ -1,0 +1,122 @@
+"""The command line: what can be asked for, and who does it. Heavy imports wait until a command runs."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from sidestep.errors import InputError
+
+ModelReference = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(
+        metavar="MODEL",
+        help="a built-in name (see `sidestep models`), a path to an .rddl, .bp or .nav file, "
+        "domain.rddl:instance.rddl, or file.py:object; options follow a question mark, as in hvac?rooms=24",
+    ),
+]
+
+
+@dataclass(kw_only=True)
+class Common:
+    seed: int = 0
+    """Every random number of the command follows from this one."""
+    quiet: bool = False
+    """Print the result and nothing else."""
+
+
+@dataclass(kw_only=True)
+class Models(Common):
+    """List the built-in models, one line each."""
+
+    def run(self) -> int:
+        from sidestep.commands.models import list_models
+
+        return list_models()
+
+
+@dataclass(kw_only=True)
+class Check(Common):
+    """Is this model usable, differentiable, and if not, why?"""
+
+    model: ModelReference
+
+    def run(self) -> int:
+        from sidestep.commands.models import check
+
+        return check(self.model, self.seed)
+
+
+COMMANDS: dict[str, type] = {"models": Models, "check": Check}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 when it worked, 2 with one sentence on standard error when the input was bad."""
+    try:
+        with _one_sentence_errors():
+            command = _parse(sys.argv[1:] if arguments is None else arguments)
+        return int(command.run())
+    except InputError as error:
+        print(f"sidestep: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("sidestep: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parse(arguments: list[str]) -> Any:
+    from sidestep import __version__
+
+    if arguments == ["--version"]:
+        print(f"sidestep {__version__}")
+        raise SystemExit(0)
+    return tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="sidestep",
+        description="Safe planning around side effects that nobody wrote into the model.",
+        args=arguments or ["--help"],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+@contextlib.contextmanager
+def _one_sentence_errors() -> Iterator[None]:
+    """The parser draws a box around what is wrong with an option; we say it in one sentence."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            yield
+    except SystemExit as stop:
+        if stop.code != 2:
+            raise
+        raise InputError(_sentence(box.getvalue())) from None
+
+
+def _sentence(box: str) -> str:
+    """What the parser's box says, without its frame, headings and help texts."""
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    lines = [line.strip("│╭╮╰╯─ \t") for line in bare.splitlines()]
+    text = re.sub(r"\s*For full helptext, run .*", "", " ".join(line for line in lines if line))
+    for pattern, sentence in (
+        (r"Missing from (sidestep[\w ]*):\s+(\S+)", r"\1: \2 is missing; see \1 --help"),
+        (r"Error parsing (\S+): (.*?)(?: Argument helptext:.*)?$", r"option \1: \2; see --help"),
+        (
+            r"Unrecognized options: (\S+)(?:.*?(Available subcommands: [\w, ]*\w))?",
+            r"unknown option or command '\1'; \2",
+        ),
+        (r"Missing value for argument '(\S+)'", r"option \1: its value is missing; see --help"),
+    ):
+        found = re.search(pattern, text)
+        if found:
+            return found.expand(sentence).removesuffix("; ")
+    return f"{text}; see --help"

@@ -1,0 +1,228 @@
+"""Is a model usable, differentiable, and if not, why: what `sidestep check` finds out by running it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from sidestep.model import Model, OpenLoopPolicy, Policy, UniformPolicy, rollout, sample_uniform_action
+
+TRAJECTORIES = 200
+DIRECTIONS = 32
+STEP_SIZE = 1e-6  # of central differences, in float64
+TOLERANCE = 1e-4  # relative disagreement that still counts as agreement
+CHECKED_STEPS = 40  # of long horizons only the first steps are differentiated
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: `good`, `bad` (the model cannot be used) or `note` (usable, but know this)."""
+
+    what: str
+    verdict: Literal["good", "bad", "note"]
+    found: str
+
+
+def check_model(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] | None = None) -> list[Finding]:
+    """Everything that can be said of the model by running it; stops at the first thing that makes the rest moot.
+
+    `in_double` builds the same model for float64, in which derivatives are compared with differences.
+    """
+    findings: list[Finding] = []
+    for stage in (_shapes, _bounds, _purity, _values):
+        findings += stage(model, key)
+        if any(finding.verdict == "bad" for finding in findings):
+            return findings
+    findings += _gradients(model, key, in_double)
+    findings += [Finding("note", "note", note) for note in model.spec.notes]
+    if not any(finding.verdict == "bad" for finding in findings):
+        findings.append(Finding("methods", "good", usable_methods(model)))
+    return findings
+
+
+def usable_methods(model: Model) -> str:
+    """Which planning methods work on this model, in words."""
+    ways = []
+    if hasattr(model, "finite"):
+        ways.append("exact (finite tables)")
+    if model.spec.gradient != "none":
+        ways.append(f"pathwise ({model.spec.gradient} gradient)")
+    ways.append("PPO and score function (no gradient of the model needed)")
+    return "; ".join(ways)
+
+
+def _first_step(model: Model, key: PRNGKeyArray) -> Any:
+    state = model.reset(key)
+    return state, model.step(state, sample_uniform_action(model, state, key), key)
+
+
+def _shapes(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
+    size = model.spec.state.size
+    try:
+        state, result = _first_step(model, key)
+    except Exception as error:
+        yield Finding(
+            "runs", "bad", f"reset or step failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        )
+        return
+    if not isinstance(result, tuple) or len(result) != 3:
+        yield Finding("shapes", "bad", "step must return (state, reward, done)")
+        return
+    next_state, reward, done = (jnp.asarray(part) for part in result)
+    expected = (
+        ("reset's state", jnp.shape(state), (size,)),
+        ("step's state", next_state.shape, (size,)),
+        ("step's reward", reward.shape, ()),
+        ("step's done", done.shape, ()),
+    )
+    wrong = [f"{name} has shape {found}, expected {wanted}" for name, found, wanted in expected if found != wanted]
+    if jnp.asarray(state).dtype != next_state.dtype or not jnp.issubdtype(next_state.dtype, jnp.floating):
+        wrong.append(f"states must keep one float type, found {jnp.asarray(state).dtype} then {next_state.dtype}")
+    if done.dtype != jnp.bool_:
+        wrong.append(f"done must be a boolean, found {done.dtype}")
+    if wrong:
+        yield Finding("shapes", "bad", "; ".join(wrong))
+    else:
+        yield Finding("shapes", "good", f"state {size}, action {model.spec.action.size}, horizon {model.spec.horizon}")
+
+
+def _bounds(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
+    low, high = (np.asarray(side) for side in model.action_bounds(model.reset(key)))
+    size = model.spec.action.size
+    if low.shape != (size,) or high.shape != (size,):
+        yield Finding(
+            "bounds", "bad", f"action_bounds must give two vectors of {size}, found {low.shape} and {high.shape}"
+        )
+    elif np.any(low > high):
+        name = model.spec.action.names[int(np.argmax(low > high))]
+        yield Finding("bounds", "bad", f"the lower bound of '{name}' lies above its upper bound")
+    else:
+        stated = np.array_equal(low, model.spec.action.low) and np.array_equal(high, model.spec.action.high)
+        unbounded = int(np.sum(~np.isfinite(low) | ~np.isfinite(high)))
+        text = "fixed" if stated else "depend on the state"
+        yield Finding("bounds", "good", text + (f"; {unbounded} action entries are unbounded" if unbounded else ""))
+
+
+def _purity(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
+    first, again = (jax.tree.leaves(_first_step(model, key)) for _ in range(2))
+    compiled = jax.tree.leaves(eqx.filter_jit(_first_step)(model, key))
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, again, strict=True)):
+        yield Finding("purity", "bad", "the same key gave two different results; take all randomness from the key")
+    elif not all(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in zip(first, compiled, strict=True)):
+        yield Finding(
+            "purity", "bad", "compiled and plain results differ; step must be a pure function of its arguments"
+        )
+    else:
+        yield Finding("purity", "good", "same key, same result; compiled or not")
+
+
+def _values(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
+    trajectory = rollout(model, UniformPolicy(model), key, TRAJECTORIES)
+    mask = np.asarray(trajectory.mask)
+    for name, values in (("state", trajectory.states), ("reward", trajectory.rewards[..., None])):
+        bad = ~np.isfinite(np.asarray(values)) & mask[..., None]
+        if bad.any():
+            _, step, entry = (int(i) for i in np.argwhere(bad)[0])
+            which = f"'{model.spec.state.names[entry]}'" if name == "state" else "the reward"
+            yield Finding("values", "bad", f"{which} is not finite at step {step} of a random trajectory")
+            return
+    returns, length = np.asarray(trajectory.returns()), np.asarray(trajectory.length)
+    yield Finding(
+        "values",
+        "good",
+        f"finite on {TRAJECTORIES} random trajectories of {length.min()}-{length.max()} steps; "
+        f"return {returns.mean():.4g} +- {returns.std():.3g}",
+    )
+
+
+def _gradients(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] | None) -> Iterator[Finding]:
+    if model.spec.gradient == "none":
+        yield Finding("gradient", "note", "none; use a method that needs no gradient of the model")
+        return
+    if model.spec.gradient == "straight-through":
+        yield from _straight_through(model, key)
+        return
+    with jax.enable_x64(True):
+        exact = model if in_double is None else in_double()
+        if exact.reset(key).dtype != jnp.float64:
+            yield Finding("gradient", "note", "not compared: this model computes in float32 only")
+            return
+        analytic, numeric = directional_derivatives(exact, key)
+    if not np.isfinite(analytic).all():
+        yield Finding("gradient", "bad", f"not finite in {np.sum(~np.isfinite(analytic))} of {DIRECTIONS} directions")
+        return
+    error = np.abs(analytic - numeric) / np.maximum(np.abs(numeric), 1e-3 * np.abs(numeric).max() + 1e-12)
+    agree = int(np.sum(error <= TOLERANCE))
+    if not np.abs(analytic).max() > 0:
+        yield Finding("gradient", "bad", "zero in every direction; the return does not depend on the actions smoothly")
+    elif agree < DIRECTIONS * 3 // 4:
+        yield Finding(
+            "gradient", "bad", f"disagrees with central differences in {DIRECTIONS - agree} of {DIRECTIONS} directions"
+        )
+    else:
+        text = f"d(return)/d(actions) agrees with central differences in {agree} of {DIRECTIONS} directions"
+        yield Finding("gradient", "good", f"{text}, median relative error {np.median(error):.1e}")
+
+
+def directional_derivatives(model: Model, key: Any) -> tuple[np.ndarray, np.ndarray]:
+    """d/dx R(a + x v) at x = 0, by the chain rule and by central differences, with the noise held fixed.
+
+    One pair for each of DIRECTIONS draws of open-loop actions a, a unit direction v, and the noise.
+    """
+    steps = min(model.spec.horizon, CHECKED_STEPS)
+
+    def actions_and_direction(key):
+        action_key, direction_key = jax.random.split(key)
+        state = model.reset(action_key)
+        draws = jax.vmap(lambda k: sample_uniform_action(model, state, k))(jax.random.split(action_key, steps))
+        low, high = model.action_bounds(state)
+        middle = jnp.where(jnp.isfinite(low + high), 0.5 * (low + high), 0.0)[None, :]
+        direction = jax.random.normal(direction_key, draws.shape, draws.dtype)
+        return middle + 0.8 * (draws - middle), direction / jnp.linalg.norm(direction)
+
+    def rewards(x, actions, direction, key):
+        return rollout(model, OpenLoopPolicy(actions + x * direction), key, 1, steps).rewards[0]
+
+    def one(key):
+        setup_key, noise_key = jax.random.split(key)
+        actions, direction = actions_and_direction(setup_key)
+        zero = jnp.zeros((), actions.dtype)
+        analytic = jax.grad(lambda x: jnp.sum(rewards(x, actions, direction, noise_key)))(zero)
+        ahead, behind = (rewards(zero + x, actions, direction, noise_key) for x in (STEP_SIZE, -STEP_SIZE))
+        # Subtracting step by step keeps the digits that a large constant penalty would swallow in the sum.
+        return analytic, jnp.sum(ahead - behind) / (2 * STEP_SIZE)
+
+    analytic, numeric = jax.jit(jax.vmap(one))(jax.random.split(key, DIRECTIONS))
+    return np.asarray(analytic), np.asarray(numeric)
+
+
+class _OpenLoopLogits(Policy):
+    """One-hot actions drawn from a fixed sequence of logits, with the straight-through gradient."""
+
+    logits: jax.Array
+
+    def act(self, state, clock, memory, key):
+        soft = jax.nn.softmax(self.logits[clock])
+        hard = jax.nn.one_hot(jax.random.categorical(key, self.logits[clock]), soft.shape[0], dtype=soft.dtype)
+        return hard + soft - jax.lax.stop_gradient(soft), memory
+
+
+def _straight_through(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
+    """Discrete models have no differences to compare with; their gradient must be finite and not vanish."""
+    steps = min(model.spec.horizon, CHECKED_STEPS)
+
+    def total(logits, key):
+        return jnp.mean(rollout(model, _OpenLoopLogits(logits), key, TRAJECTORIES, steps).returns())
+
+    gradient = np.asarray(jax.jit(jax.grad(total))(jnp.zeros((steps, model.spec.action.size)), key))
+    if not np.isfinite(gradient).all():
+        yield Finding("gradient", "bad", "straight-through, but not finite")
+    elif not np.abs(gradient).max() > 0:
+        yield Finding("gradient", "bad", "straight-through, but zero everywhere")
+    else:
+        yield Finding("gradient", "good", f"straight-through: finite, norm {np.linalg.norm(gradient):.3g}")

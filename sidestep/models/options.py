@@ -1,0 +1,51 @@
+"""Options behind a model's name: `hvac?rooms=24&horizon=60`."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl
+
+from sidestep.errors import InputError
+
+
+class Options:
+    """The `key=value` pairs of one reference, each taken once; what nobody took is a mistake of the user's."""
+
+    def __init__(self, query: str, place: str) -> None:
+        self.place = place
+        pairs = parse_qsl(query, keep_blank_values=True)
+        self._values = dict(pairs)
+        if len(self._values) < len(pairs):
+            raise InputError("the same option is given twice; keep one of them", place=place)
+        self._known: list[str] = []
+
+    def integer(self, name: str, default: int | None, low: int, high: int = 10**6) -> int | None:
+        return self._take(
+            name, default, int, f"a whole number from {low} to {high}", lambda value: low <= value <= high
+        )
+
+    def flag(self, name: str) -> bool:
+        words = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        return bool(self._take(name, False, lambda word: words[word.lower()], "true or false", lambda value: True))
+
+    def text(self, name: str, default: str) -> str:
+        return str(self._take(name, default, str, "text", lambda value: True))
+
+    def finish(self) -> None:
+        """Refuse what is left over."""
+        for name in self._values:
+            raise InputError(f"there is no option '{name}' here; there are {', '.join(self._known)}", place=self.place)
+
+    def _take(
+        self, name: str, default: Any, read: Callable[[str], Any], expected: str, accepts: Callable[[Any], bool]
+    ) -> Any:
+        self._known.append(name)
+        word = self._values.pop(name, None)
+        if word is None:
+            return default
+        try:
+            value = read(word)
+        except (ValueError, KeyError):
+            value = None
+        if value is None or not accepts(value):
+            raise InputError(f"option '{name}' is {expected}, not '{word}'", place=self.place)
+        return value

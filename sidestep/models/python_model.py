@@ -1,0 +1,83 @@
+"""Objects of a user's Python file: models and rules."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sidestep.errors import InputError
+from sidestep.model import Model, Spec
+
+
+def load_object(reference: str, what: str) -> Any:
+    """The object that `file.py:name` names; `what` says in an error what it was wanted for."""
+    file, _, name = reference.partition(":")
+    path = Path(file)
+    if not name:
+        raise InputError(f"expected file.py:name, the name of the {what} in the file", place=reference)
+    if not path.is_file():
+        raise InputError("there is no such file", place=file)
+    spec = importlib.util.spec_from_file_location(f"sidestep_user_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"cannot be run: {type(error).__name__}: {error}", place=_place_in(path, error)) from error
+    if not hasattr(module, name):
+        names = [n for n in vars(module) if not n.startswith("_")]
+        raise InputError(f"there is no '{name}' in this file; there are {', '.join(names)}", place=file)
+    return getattr(module, name)
+
+
+def model_from_object(candidate: Any, place: str) -> Model:
+    """Check that the object follows the contract in shape; a class or function is called for its model first."""
+    if isinstance(candidate, type) or (callable(candidate) and not hasattr(candidate, "spec")):
+        try:
+            candidate = candidate()
+        except Exception as error:
+            raise InputError(
+                f"calling it for a model failed: {type(error).__name__}: {error}; it must need no arguments",
+                place=place,
+            ) from error
+    for attribute in ("spec", "reset", "step"):
+        if not hasattr(candidate, attribute):
+            raise InputError(
+                f"a model has 'spec', 'reset' and 'step', and this object has no '{attribute}'", place=place
+            )
+    if not isinstance(candidate.spec, Spec):
+        raise InputError(f"its 'spec' must be a sidestep.Spec, not a {type(candidate.spec).__name__}", place=place)
+    if not hasattr(candidate, "action_bounds"):
+        candidate = WithStatedBounds(candidate)
+    return candidate
+
+
+class WithStatedBounds:
+    """A user's model that states its action bounds in the spec only."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.spec = inner.spec
+        self.reset = inner.reset
+        self.step = inner.step
+
+    def action_bounds(self, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        action = self.spec.action
+        return jnp.asarray(action.low, state.dtype), jnp.asarray(action.high, state.dtype)
+
+
+def _place_in(path: Path, error: Exception) -> str:
+    """`file:line` of the user's own line that raised."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{path}:{error.lineno}"
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{path}:{line}" if line else str(path)

@@ -1,0 +1,61 @@
+"""From what a user writes for MODEL to a model.
+
+navigation                     a built-in model
+hvac?rooms=24                  the same with options
+plan.rddl                      a domain and its instance in one file
+domain.rddl:instance.rddl      in two files
+warehouse.bp, town.nav         a grid map
+my_model.py:model              an object of a Python file that follows the contract
+"""
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sidestep.errors import InputError
+from sidestep.models.options import Options
+
+if TYPE_CHECKING:
+    from sidestep.model import Model
+
+FORMS = "a built-in name, a path to an .rddl, .bp or .nav file, domain.rddl:instance.rddl, or file.py:object"
+
+
+def load_model(reference: str, *, double: bool = False) -> "Model":
+    """The model that `reference` names. `double` builds it for float64, to be used under `jax.enable_x64(True)`."""
+    path, _, query = reference.partition("?")
+    options = Options(query, place=f"MODEL '{reference}'")
+    first, _, second = path.partition(":")
+    suffix = Path(first).suffix.lower()
+    if suffix == ".rddl":
+        return _from_rddl(Path(first), Path(second) if second else None, options, double)
+    if suffix in (".bp", ".nav") and not second:
+        from sidestep.models.grids import load_grid
+
+        horizon = options.integer("horizon", 500, 1)
+        options.finish()
+        return load_grid(Path(path), horizon=horizon)
+    if suffix == ".py":
+        from sidestep.models.python_model import load_object, model_from_object
+
+        options.finish()
+        return model_from_object(load_object(path, "model"), place=path)
+    return _from_name(path, options, double)
+
+
+def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":
+    relaxed, horizon = options.flag("relaxed"), options.integer("horizon", None, 1)
+    options.finish()
+    from sidestep.models.rddl_model import load_rddl
+
+    return load_rddl(domain, instance, relaxed=relaxed, horizon=horizon, double=double, name=domain.stem)
+
+
+def _from_name(name: str, options: Options, double: bool) -> Any:
+    from sidestep.models.builtin import BUILTINS
+
+    if name in BUILTINS:
+        return BUILTINS[name].build(name, options, double)
+    near = difflib.get_close_matches(name, BUILTINS, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else f"; the built-in names are {', '.join(BUILTINS)}"
+    raise InputError(f"expected {FORMS}{hint}", place=options.place)
