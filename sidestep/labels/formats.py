@@ -1,0 +1,197 @@
+"""The files that trajectories travel in: CSV and Parquet with one row a step, NPZ with padded arrays.
+
+An NPZ file holds `states`, `actions`, `rewards` and `length` as a `Trajectory` does, and may hold `state_names`,
+`action_names` and, as text for each trajectory ("" for nothing), `policy`, `round`, `seed`, `label` and `annotator`.
+"""
+
+import csv
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sidestep.errors import InputError
+from sidestep.labels.packing import trajectory
+from sidestep.labels.tables import KEYS, REMARKS, Batch, Problems, number_columns, read_remarks, read_table
+
+if TYPE_CHECKING:
+    from sidestep.labels.store import Store
+    from sidestep.model import Trajectory
+
+EXACT = "%.9g"  # nine digits tell any two float32 numbers apart
+CHUNK = 4096  # trajectories that are written at a time
+
+
+class Export(NamedTuple):
+    """What is written: the trajectories with these ids, and what is said of each, as text, "" for nothing."""
+
+    ids: np.ndarray
+    trajectories: "Trajectory"
+    remarks: dict[str, list[str]]
+
+
+def write_csv(store: "Store", export: Export, handle: IO[bytes]) -> None:
+    names = number_columns(store)
+    handle.write(_csv_line([*KEYS, *names, *REMARKS]).encode())
+    row = ",".join([EXACT] * len(names)) + "\n"
+    for start, steps, length in _chunks(export):
+        lines: list[str] = []
+        for i, n in enumerate(length.tolist()):
+            remarks = _csv_line([export.remarks[name][start + i] for name in REMARKS])
+            numbers = (row * n % tuple(steps[i, :n].ravel().tolist())).splitlines()
+            lines.extend(f"{export.ids[start + i]},{step},{text},{remarks}" for step, text in enumerate(numbers))
+        handle.write("".join(lines).encode())
+
+
+def write_npz(store: "Store", export: Export, handle: IO[bytes]) -> None:
+    parts = export.trajectories
+    arrays: dict[str, Any] = {name: getattr(parts, name) for name in ("states", "actions", "rewards", "length")}
+    arrays |= {"state_names": np.array(store.state_names, str), "action_names": np.array(store.action_names, str)}
+    arrays |= {name: np.array(texts, str) for name, texts in export.remarks.items()}
+    np.savez_compressed(handle, trajectory=export.ids, **arrays)
+
+
+def write_parquet(store: "Store", export: Export, handle: IO[bytes]) -> None:
+    arrow, parquet = _pyarrow()
+    names = number_columns(store)
+    kinds = {"trajectory": arrow.int64(), "step": arrow.int32(), **dict.fromkeys(names, arrow.float32())}
+    kinds |= {name: arrow.int64() if name in ("round", "seed") else arrow.string() for name in REMARKS}
+    schema = arrow.schema(list(kinds.items()))
+    with parquet.ParquetWriter(handle, schema) as writer:
+        for start, steps, length in _chunks(export):
+            rows = slice(start, start + len(length))
+            real = np.arange(steps.shape[1])[None, :] < length[:, None]
+            columns = {"trajectory": np.repeat(export.ids[rows], length), "step": np.nonzero(real)[1]}
+            columns |= dict(zip(names, steps[real].T, strict=True))
+            for name in REMARKS:
+                texts = [text or None for text in export.remarks[name][rows]]
+                columns[name] = arrow.array(texts, arrow.string()).take(np.repeat(np.arange(len(length)), length))
+            arrays = [arrow.array(columns[name]).cast(kind) for name, kind in kinds.items()]
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+
+
+@contextmanager
+def csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """The header of a CSV file, and its other rows with their line numbers."""
+    with path.open(encoding="utf-8-sig", newline="") as handle:
+        reader = csv.reader(handle, strict=True)
+        try:
+            header = next(reader, None)
+            if header is None:
+                raise InputError("the file is empty; the first line must name the columns", place=f"{path}:1")
+            yield [name.strip() for name in header], ((reader.line_num, cells) for cells in reader if cells)
+        except csv.Error as error:
+            raise InputError(f"this is not CSV: {error}", place=f"{path}:{reader.line_num}") from error
+        except UnicodeDecodeError as error:
+            raise InputError("this is not text in UTF-8", place=f"{path}:{reader.line_num + 1}") from error
+
+
+def read_parquet(store: "Store", path: Path) -> Batch:
+    arrow, parquet = _pyarrow()
+    try:
+        table = parquet.read_table(path)
+        names = number_columns(store)
+        for column, name in enumerate(table.column_names):
+            kind = arrow.float64() if name in names else arrow.int64() if name == "step" else arrow.string()
+            table = table.set_column(column, name, table.column(column).cast(kind))
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(f"this Parquet file cannot be read: {error}", place=str(path)) from error
+    batches = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in table.to_batches())
+    rows = enumerate((cells for batch in batches for cells in batch), start=1)
+    return read_table(store, table.column_names, rows, Problems(str(path), "row"))
+
+
+def read_npz(store: "Store", path: Path) -> Batch:
+    arrays = _load_npz(path)
+    problems = Problems(str(path), "trajectory")
+    length = arrays["length"]
+    shapes = {"states": (len(store.state_names),), "actions": (len(store.action_names),), "rewards": (), "length": None}
+    for name, size in shapes.items():
+        expected = length.shape if size is None else (*length.shape, *arrays["rewards"].shape[1:2], *size)
+        numeric = np.issubdtype(arrays[name].dtype, np.integer if size is None else np.number)
+        if length.ndim != 1 or arrays[name].shape != expected or not numeric or np.iscomplexobj(arrays[name]):
+            raise InputError(
+                f"array '{name}' has shape {arrays[name].shape} and type {arrays[name].dtype}; expected are numbers of "
+                f"shape {expected if length.ndim == 1 else '(trajectories)'}",
+                place=str(path),
+            )
+    for part, names in (("state", store.state_names), ("action", store.action_names)):
+        found = arrays.get(f"{part}_names", np.array(names, str)).ravel().tolist()
+        if found != list(names):
+            raise InputError(
+                f"the {part} names are {', '.join(map(str, found))}, and the store's are {', '.join(names)}",
+                place=str(path),
+            )
+    _check_steps(arrays, number_columns(store), problems)
+    remarks: list[tuple[int, dict[str, str]]] = [(row, {}) for row in range(len(length))]
+    for name in REMARKS:
+        if name in arrays:
+            if arrays[name].shape != length.shape:
+                raise InputError(f"array '{name}' must hold one text a trajectory", place=str(path))
+            for (_, said), text in zip(remarks, arrays[name].tolist(), strict=True):
+                said[name] = str(text).strip()
+    read = read_remarks(remarks, store.scale, problems)
+    problems.raise_if_any()
+    states, actions, rewards = (np.asarray(arrays[name], np.float32) for name in ("states", "actions", "rewards"))
+    return Batch(trajectory(states, actions, rewards, length.astype(np.int32)), **read)
+
+
+def _load_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as handle:
+            loaded = np.load(handle, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            with loaded:
+                arrays = {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"this is not an NPZ file of plain arrays: {error}", place=str(path)) from error
+    for name in ("states", "actions", "rewards", "length"):
+        if name not in arrays:
+            raise InputError(f"there is no array '{name}' among {', '.join(arrays)}", place=str(path))
+    known = ("states", "actions", "rewards", "length", "state_names", "action_names", "trajectory", *REMARKS)
+    for name in arrays:
+        if name not in known:
+            raise InputError(f"array '{name}' is not one of {', '.join(known)}", place=str(path))
+    return arrays
+
+
+def _check_steps(arrays: dict[str, np.ndarray], names: Sequence[str], problems: Problems) -> None:
+    """Lengths within the arrays, and finite float32 numbers in every real step."""
+    length, time = arrays["length"], arrays["rewards"].shape[1]
+    for row in np.flatnonzero((length < 1) | (length > time)).tolist():
+        problems.add(row, f"length is {length[row]}, and the arrays have {time} steps")
+    with np.errstate(over="ignore"):
+        parts = [np.asarray(arrays["states"], np.float32), np.asarray(arrays["actions"], np.float32)]
+        steps = np.concatenate([*parts, np.asarray(arrays["rewards"], np.float32)[..., None]], axis=2)
+    real = np.arange(time)[None, :] < length[:, None]
+    for row, step, column in np.argwhere(~np.isfinite(steps) & real[..., None]).tolist():
+        problems.add(row, f"{names[column]} is not a finite float32 number in step {step}")
+
+
+def _chunks(export: Export) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Some trajectories at a time: index of the first, steps (trajectory, time, numbers), lengths."""
+    for start in range(0, len(export.ids), CHUNK):
+        some = export.trajectories[start : start + CHUNK]
+        parts = [some.states, some.actions, some.rewards[..., None]]
+        yield start, np.concatenate([np.asarray(part) for part in parts], axis=2), np.asarray(some.length)
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError("Parquet files need pyarrow; run: pip install 'sidestep[parquet]'") from error
+    return pyarrow, pyarrow.parquet

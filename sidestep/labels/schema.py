@@ -1,0 +1,209 @@
+"""The file behind a store: what is in it, how it is made, and what is refused when it is opened.
+
+It is an SQLite database (write-ahead log; `user_version` is the version of the format) with three tables:
+
+    about         what the store is about, one value a key: the scale, the model, the model's hash
+    trajectories  one row each: `steps` holds length x (state, action, reward) as little-endian float32, step by
+                  step, and `content` its hash; then where it came from: policy, round, seed, time
+    labels        the log: who called which trajectory what, and when
+
+Rows are only ever added: triggers refuse every change and deletion, whoever asks.
+"""
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sidestep.constraints import Scale
+from sidestep.errors import InputError
+
+if TYPE_CHECKING:
+    from sidestep.model import Space, Spec
+
+APPLICATION_ID = 0x53696465  # "Side" in the file's header: this SQLite file is a label store
+FORMAT = 1
+WAIT_SECONDS = 120.0  # for other writers, before giving up
+PAGE_BYTES = 8192  # fits several trajectories of some hundred numbers
+
+TABLES = """
+CREATE TABLE about (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE trajectories (
+    id INTEGER PRIMARY KEY,
+    length INTEGER NOT NULL CHECK (length > 0),
+    steps BLOB NOT NULL CHECK (length(steps) = length * {step_bytes}),
+    content BLOB NOT NULL UNIQUE,
+    policy TEXT NOT NULL,
+    round INTEGER,
+    seed INTEGER,
+    time TEXT NOT NULL
+);
+
+CREATE TABLE labels (
+    id INTEGER PRIMARY KEY,
+    trajectory INTEGER NOT NULL REFERENCES trajectories (id),
+    category INTEGER NOT NULL CHECK (category BETWEEN 0 AND {worst}),
+    annotator TEXT NOT NULL CHECK (annotator <> ''),
+    time TEXT NOT NULL
+);
+
+CREATE INDEX labels_of_trajectory ON labels (trajectory);
+"""
+
+# INSERT OR REPLACE deletes without firing delete triggers, so inserting over a row is refused as well.
+ADD_ONLY = """
+CREATE TRIGGER {table}_not_changed BEFORE UPDATE ON {table}
+BEGIN SELECT RAISE(ABORT, '{table}: rows are never changed, only added'); END;
+
+CREATE TRIGGER {table}_not_deleted BEFORE DELETE ON {table}
+BEGIN SELECT RAISE(ABORT, '{table}: rows are never deleted, only added'); END;
+
+CREATE TRIGGER {table}_not_replaced BEFORE INSERT ON {table}
+WHEN EXISTS (SELECT 1 FROM {table} WHERE {same})
+BEGIN SELECT RAISE(ABORT, '{table}: rows are never replaced, only added'); END;
+"""
+SAME_ROW = {"about": "key = NEW.key", "trajectories": "id = NEW.id OR content = NEW.content", "labels": "id = NEW.id"}
+
+
+def describe_model(spec: "Spec") -> dict[str, Any]:
+    """What two models must share for their trajectories to mean the same."""
+    return {
+        "name": spec.name,
+        "horizon": int(spec.horizon),
+        "state": _describe_space(spec.state),
+        "action": _describe_space(spec.action),
+    }
+
+
+def spec_hash(spec: "Spec") -> str:
+    """A name for a model's interface that is the same in every process: its names, kinds, bounds and horizon."""
+    return _hash(describe_model(spec))
+
+
+def create(path: Path, spec: "Spec", scale: Scale) -> None:
+    """Make an empty store at `path`, in one transaction: whoever is killed here leaves no half-made store."""
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder '{path.parent}' to make a store in", place=str(path))
+    model = describe_model(spec)
+    about = {"scale": json.dumps(scale.categories), "model": json.dumps(model), "hash": _hash(model)}
+    step_bytes = 4 * (spec.state.size + spec.action.size + 1)
+    try:
+        with closing(_connect(path, mode="rwc")) as connection:
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise InputError("there is a file already; open it, or name another", place=str(path))
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            script = TABLES.format(step_bytes=step_bytes, worst=len(scale) - 1)
+            script += "".join(ADD_ONLY.format(table=table, same=same) for table, same in SAME_ROW.items())
+            # Another process may have come first while this one waited: its tables make the script fail.
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+            )
+            connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise InputError(f"cannot make a store here: {error}", place=str(path)) from error
+
+
+def connect(path: Path) -> tuple[sqlite3.Connection, dict[str, str]]:
+    """Open the store at `path`: its connection, and what it is about. Refuses any other file, and changes none."""
+    if not path.is_file():
+        raise InputError("there is no label store here", place=str(path))
+    connection = _connect(path, mode="rw")
+    try:
+        if _pragma(connection, "application_id") != APPLICATION_ID:
+            raise InputError("this is a file, but not a label store", place=str(path))
+        version = _pragma(connection, "user_version")
+        if version != FORMAT:
+            raise InputError(
+                f"this label store has format {version}, and this version of sidestep reads format {FORMAT}; "
+                f"{'upgrade sidestep' if version > FORMAT else 'export it with the sidestep that wrote it'}",
+                place=str(path),
+            )
+        connection.execute("PRAGMA foreign_keys = ON")
+        # FULL: when a commit returns, its labels survive the end of the process and of the power.
+        connection.execute("PRAGMA synchronous = FULL")
+        about = dict(connection.execute("SELECT key, value FROM about"))
+        return connection, about
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise InputError(f"this is not a label store that can be read: {error}", place=str(path)) from error
+    except InputError:
+        connection.close()
+        raise
+
+
+def check_model(stored: dict[str, Any], spec: "Spec", place: str) -> None:
+    """Refuse a model other than the store's, and say where they differ."""
+    for part, given in describe_model(spec).items():
+        before, now = _first_difference(stored[part], given)
+        if before != now:
+            raise InputError(
+                f"the store holds trajectories of model '{stored['name']}', and this is another one: its {part} is "
+                f"{now} where the store has {before}; keep one store for each model",
+                place=place,
+            )
+
+
+def names(variables: list[dict[str, Any]]) -> tuple[str, ...]:
+    """One name an entry of a described space, the same as the model's own."""
+    return tuple(name for variable in variables for name in variable["names"])
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=WAIT_SECONDS, isolation_level=None
+        )
+    except sqlite3.Error as error:
+        raise InputError(f"cannot open: {error}", place=str(path)) from error
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _describe_space(space: "Space") -> list[dict[str, Any]]:
+    def bounds(bound: float | np.ndarray, size: int) -> list[str]:
+        return [repr(float(number)) for number in np.broadcast_to(np.asarray(bound, float), (size,))]
+
+    return [
+        {
+            "name": variable.name,
+            "kind": variable.kind,
+            "low": bounds(variable.low, variable.size),
+            "high": bounds(variable.high, variable.size),
+            "names": list(space.names[space.slices[variable.name]]),
+        }
+        for variable in space.variables
+    ]
+
+
+def _hash(model: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
+
+
+def _first_difference(before: Any, now: Any) -> tuple[str, str]:
+    """Both sides of a description in words, at the first variable in which they differ."""
+    if not isinstance(before, list):
+        return repr(before), repr(now)
+    for old, new in zip_longest(before, now):
+        if old != new:
+            return _in_words(old), _in_words(new)
+    return "", ""
+
+
+def _in_words(variable: dict[str, Any] | None) -> str:
+    if variable is None:
+        return "no further variable"
+    low, high = ("/".join(dict.fromkeys(variable[side])) for side in ("low", "high"))
+    return f"{' '.join(variable['names'])} ({variable['kind']} in [{low}, {high}])"

@@ -1,0 +1,281 @@
+"""The store of labelled trajectories: one file for one model and one scale.
+
+    with Store.create("labels.store", model.spec, Scale()) as store:
+        ids, new = store.add(trajectories, policy="uniform", seed=0)
+        store.label(ids, rule(trajectories), annotator="alice")
+        ids, trajectories, categories = store.labelled()
+
+Trajectories are known by their content, so that adding one again finds the first. Labels are a log: a relabel
+supersedes the earlier label and leaves it in place, and annotators may disagree. When `add` or `label` returns, what it
+wrote is on disk; several processes may write at once. This module does not import JAX until it hands out trajectories.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from sidestep.constraints import Scale
+from sidestep.errors import InputError
+from sidestep.labels import schema, votes
+from sidestep.labels.packing import pack, single_steps, unpack
+from sidestep.labels.schema import spec_hash
+from sidestep.labels.votes import Agreement, Label, Resolve
+
+if TYPE_CHECKING:
+    from sidestep.model import Spec, Trajectory
+
+__all__ = ["Added", "Label", "Source", "Store", "single_steps", "spec_hash"]
+
+
+class Added(NamedTuple):
+    """What `add` did: the id of each trajectory given (old or new), and how many were not in the store before."""
+
+    ids: np.ndarray
+    new: int
+
+
+class Source(NamedTuple):
+    """Where a trajectory came from."""
+
+    policy: str
+    round: int | None
+    seed: int | None
+    time: str
+
+
+class Store:
+    """An open store; `scale`, `model_name`, `model_hash`, `horizon` and the column names say what it is about."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        self._connection, about = schema.connect(self.path)
+        self._model = json.loads(about["model"])
+        self.scale = Scale(tuple(json.loads(about["scale"])))
+        self.model_hash = about["hash"]
+        self.model_name: str = self._model["name"]
+        self.horizon: int = self._model["horizon"]
+        self.state_names, self.action_names = (schema.names(self._model[part]) for part in ("state", "action"))
+
+    @classmethod
+    def create(cls, path: str | PathLike[str], spec: "Spec", scale: Scale | None = None) -> Self:
+        """A new, empty store at `path`, which must not exist."""
+        schema.create(Path(path), spec, scale or Scale())
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str], spec: "Spec | None" = None, scale: Scale | None = None) -> Self:
+        """The store at `path`; refused when it is not of this model or scale, if given."""
+        store = cls(path)
+        try:
+            if spec is not None:
+                schema.check_model(store._model, spec, str(path))
+            if scale is not None and scale != store.scale:
+                raise InputError(
+                    f"the store's labels are on the scale {store.scale}, not {scale}; keep one store for each scale",
+                    place=str(path),
+                )
+        except InputError:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """The number of trajectories; their ids are 1 to this."""
+        return self._rows("SELECT coalesce(max(id), 0) FROM trajectories")[0][0]
+
+    @contextmanager
+    def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
+        """What is written inside is written together or not at all; an inner transaction joins the outer one."""
+        if self._connection.in_transaction:
+            yield
+            return
+        try:
+            self._connection.execute(f"BEGIN {kind}")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise InputError(f"the store cannot be read or written: {error}", place=str(self.path)) from error
+
+    def add(
+        self,
+        trajectories: "Trajectory",
+        *,
+        policy: str | Sequence[str],
+        round: int | Sequence[int | None] | None = None,
+        seed: int | Sequence[int | None] | None = None,
+    ) -> Added:
+        """Put trajectories in; where they came from is said once for all, or once for each."""
+        blobs = pack(trajectories, self.state_names, self.action_names)
+        lengths = np.asarray(trajectories.length).tolist()
+        policies = [_name(name, "policy") for name in _for_each(policy, len(blobs))]
+        sources = zip(policies, *(_for_each(number, len(blobs)) for number in (round, seed)), strict=True)
+        digests = [hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs]
+        now = _now()
+        with self.transaction():
+            id_of: dict[bytes, int] = {}
+            for digest in digests:
+                row = self._connection.execute("SELECT id FROM trajectories WHERE content = ?", (digest,)).fetchone()
+                if row:
+                    id_of[digest] = row[0]
+            known, last = len(id_of), len(self)
+            rows: list[tuple[Any, ...]] = []
+            for blob, length, digest, source in zip(blobs, lengths, digests, sources, strict=True):
+                if digest not in id_of:
+                    id_of[digest] = last + len(rows) + 1
+                    rows.append((id_of[digest], length, blob, digest, *source, now))
+            self._connection.executemany("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        return Added(np.array([id_of[digest] for digest in digests], np.int64), len(id_of) - known)
+
+    def label(
+        self,
+        ids: Any,
+        categories: Any,
+        annotator: str | Sequence[str],
+        *,
+        time: str | Sequence[str] | None = None,
+    ) -> None:
+        """Append a label for each id, by name or by place on the scale; they are on disk when this returns.
+
+        `time` (now, unless given) is kept for the reader: which label is newest is decided by the order of the log.
+        """
+        numbers = [self._category(category) for category in np.asarray(categories).tolist()]
+        trajectories = [int(trajectory) for trajectory in np.asarray(ids).tolist()]
+        if len(trajectories) != len(numbers):
+            raise InputError(f"{len(trajectories)} trajectories were given {len(numbers)} labels; give one for each")
+        annotators = [_name(name, "annotator") for name in _for_each(annotator, len(numbers))]
+        now = _now()
+        times = [time or now for time in _for_each(time, len(numbers))]
+        with self.transaction():
+            self._check_ids(trajectories)
+            self._connection.executemany(
+                "INSERT INTO labels (trajectory, category, annotator, time) VALUES (?, ?, ?, ?)",
+                zip(trajectories, numbers, annotators, times, strict=True),
+            )
+
+    def labelled(self, resolve: Resolve = "newest") -> tuple[np.ndarray, "Trajectory", np.ndarray]:
+        """Ids, trajectories and categories of all that have a label; `resolve` settles disagreement (see `votes`)."""
+        with self.transaction("DEFERRED"):
+            category_of = votes.resolve(self.log(), resolve)
+            where = "id IN (SELECT trajectory FROM labels)"
+            ids, trajectories = self._trajectories(
+                f"SELECT id, length, steps FROM trajectories WHERE {where} ORDER BY id"
+            )
+        return ids, trajectories, np.array([category_of[i] for i in ids.tolist()], np.int32)
+
+    def unlabelled(self, limit: int | None = None) -> tuple[np.ndarray, "Trajectory"]:
+        """Ids and trajectories without a label, the oldest first, at most `limit`."""
+        return self._trajectories(
+            "SELECT id, length, steps FROM trajectories t "
+            "WHERE NOT EXISTS (SELECT 1 FROM labels WHERE trajectory = t.id) ORDER BY id LIMIT ?",
+            (-1 if limit is None else limit,),
+        )
+
+    def get(self, ids: int | Sequence[int]) -> "Trajectory":
+        """The trajectories with these ids, in this order; a batch of one for a single id."""
+        wanted = [int(trajectory) for trajectory in np.atleast_1d(np.asarray(ids, np.int64)).tolist()]
+        with self.transaction("DEFERRED"):
+            self._check_ids(wanted)
+            return self._trajectories(
+                "SELECT t.id, length, steps FROM json_each(?) wanted CROSS JOIN trajectories t ON t.id = wanted.value "
+                "ORDER BY wanted.key",
+                (json.dumps(wanted),),
+            )[1]
+
+    def everything(self) -> tuple[np.ndarray, "Trajectory"]:
+        """Ids and trajectories, labelled or not."""
+        return self._trajectories("SELECT id, length, steps FROM trajectories ORDER BY id")
+
+    def sources(self, ids: Sequence[int]) -> list[Source]:
+        """Where the trajectories with these ids came from."""
+        with self.transaction("DEFERRED"):
+            self._check_ids(ids)
+            query = "SELECT policy, round, seed, time FROM trajectories WHERE id = ?"
+            return [Source(*self._connection.execute(query, (int(i),)).fetchone()) for i in ids]
+
+    def log(self) -> list[Label]:
+        """Every label ever given, in the order in which they were given."""
+        return [
+            Label(*row) for row in self._rows("SELECT trajectory, category, annotator, time FROM labels ORDER BY id")
+        ]
+
+    def history(self, trajectory: int) -> list[Label]:
+        """Every label that one trajectory was ever given, the newest last."""
+        self._check_ids([trajectory])
+        query = "SELECT trajectory, category, annotator, time FROM labels WHERE trajectory = ? ORDER BY id"
+        return [Label(*row) for row in self._rows(query, (int(trajectory),))]
+
+    def counts(self, resolve: Resolve = "newest") -> dict[str, int]:
+        """The number of labelled trajectories in each category."""
+        categories = np.fromiter(votes.resolve(self.log(), resolve).values(), np.int64)
+        return dict(
+            zip(self.scale.categories, np.bincount(categories, minlength=len(self.scale)).tolist(), strict=True)
+        )
+
+    def agreement(self) -> Agreement:
+        """How far the annotators agree (see `votes`)."""
+        return votes.agreement(self.log(), len(self.scale))
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self.transaction("DEFERRED"):
+            return self._connection.execute(query, values).fetchall()
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        last = len(self)
+        for trajectory in ids:
+            if not 1 <= trajectory <= last:
+                raise InputError(
+                    f"there is no trajectory {trajectory}; the store holds {last}, counted from 1", place=str(self.path)
+                )
+
+    def _category(self, category: Any) -> int:
+        if isinstance(category, str):
+            return self.scale.index(category)
+        if not isinstance(category, int) or not 0 <= category < len(self.scale):
+            raise InputError(f"a category is a name of {self.scale} or 0 to {len(self.scale) - 1}, not {category!r}")
+        return category
+
+    def _trajectories(self, query: str, values: Sequence[Any] = ()) -> tuple[np.ndarray, "Trajectory"]:
+        """Ids and trajectories from rows of (id, length, steps)."""
+        rows = self._rows(query, values)
+        ids, lengths, blobs = zip(*rows, strict=True) if rows else ((), (), ())
+        return np.array(ids, np.int64), unpack(blobs, lengths, len(self.state_names), len(self.action_names))
+
+
+def _for_each(value: Any, count: int) -> list[Any]:
+    """One value for each of `count` rows, from one for all or one for each."""
+    values = list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value] * count
+    if len(values) != count:
+        raise InputError(f"{count} trajectories were given {len(values)} values; give one for all or one for each")
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+def _name(name: str, what: str) -> str:
+    if not name.strip() or not name.isprintable():
+        raise InputError(f"the {what} of a trajectory needs a printable name, not {name!r}")
+    return name.strip()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

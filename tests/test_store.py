@@ -1,0 +1,367 @@
+"""The store gives back what was put in, never forgets a label, and survives many writers and sudden death."""
+
+import sqlite3
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_helpers import SPEC, files, from_numbers, integrity, random_trajectories, start_python, steps, trajectories
+
+from sidestep.constraints import Scale
+from sidestep.errors import InputError
+from sidestep.labels.store import Store, single_steps, spec_hash
+from sidestep.labels.votes import Label
+from sidestep.labels.votes import agreement as agreement_of
+from sidestep.model import Space, Trajectory, Variable
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.create(tmp_path / "labels.store", SPEC) as store:
+        yield store
+
+
+@settings(max_examples=50)
+@given(trajectories())
+def test_what_goes_in_comes_out(batch):
+    with tempfile.TemporaryDirectory() as folder, Store.create(Path(folder) / "s", SPEC) as store:
+        ids, new = store.add(batch, policy="random", round=3, seed=7)
+        assert steps(store.get(ids)) == steps(batch)
+        assert new == len(set(steps(batch))) == len(store)
+        assert store.add(batch, policy="other")[1] == 0
+        everything = store.everything()[1]
+        beyond = ~np.asarray(everything.mask)
+        assert not everything.states[beyond].any()
+        assert {source[:3] for source in store.sources(ids)} == {("random", 3, 7)}
+
+
+def test_arrays_of_jax_are_taken(store, key):
+    import jax
+
+    numbers = jax.random.normal(key, (6, 5, 5))
+    batch = from_numbers(numbers, jax.numpy.full(6, 5))
+    ids, new = store.add(batch, policy="random", seed=np.int64(3), round=np.arange(6))
+    assert new == 6
+    assert steps(store.get(ids)) == steps(batch)
+    assert [source.round for source in store.sources(ids)] == list(range(6))
+
+
+def test_duplicates_are_known_by_content(store):
+    batch = random_trajectories(10)
+    first = store.add(batch, policy="random", seed=1)
+    padding = Trajectory(*(np.concatenate([part, part + 9], axis=1) for part in (batch.states, batch.actions)),
+                         np.concatenate([batch.rewards, batch.rewards], axis=1), batch.length)  # fmt: skip
+    again = store.add(padding[[3, 3, 9]], policy="other", seed=2)
+    assert again.new == 0
+    assert again.ids.tolist() == first.ids[[3, 3, 9]].tolist()
+    twice = random_trajectories(4, seed=1)[[0, 1, 0, 2]]
+    ids, new = store.add(twice, policy="random")
+    assert new == 3
+    assert ids[0] == ids[2]
+    assert len(store) == 13
+
+
+def test_a_state_action_pair_is_a_trajectory_of_one_step(store):
+    batch = random_trajectories(20)
+    pairs = single_steps(batch.states[:, 0], batch.actions[:, 0], batch.rewards[:, 0])
+    ids, new = store.add(pairs, policy="pairs")
+    store.label(ids, ["none", "mild"] * 10, "alice")
+    _, loaded, categories = store.labelled()
+    assert loaded.states.shape == (20, 1, 3)
+    assert new == 20
+    assert steps(loaded) == steps(pairs)
+    assert categories.tolist() == [0, 1] * 10
+
+
+def test_labels_are_a_log(store):
+    ids, _ = store.add(random_trajectories(5), policy="random")
+    store.label(ids[:3], ["none", "mild", "severe"], "alice")
+    store.label(ids[:1], [2], "bob")
+    store.label(ids[:1], np.array([1]), "bob")
+    assert [(label.category, label.annotator) for label in store.history(1)] == [(0, "alice"), (2, "bob"), (1, "bob")]
+    labelled, batch, categories = store.labelled()
+    assert labelled.tolist() == [1, 2, 3]
+    assert categories.tolist() == [1, 1, 2]
+    assert steps(batch) == steps(store.get([1, 2, 3]))
+    assert store.counts() == {"none": 0, "mild": 2, "severe": 1}
+    assert store.unlabelled()[0].tolist() == [4, 5]
+    assert store.unlabelled(limit=1)[0].tolist() == [4]
+    assert [label.trajectory for label in store.log()] == [1, 2, 3, 1, 1]
+
+
+def test_majority_and_its_ties(store):
+    ids, _ = store.add(random_trajectories(4), policy="random")
+    for annotator, categories in {"a": [0, 0, 2, 1], "b": [0, 1, 1, 0], "c": [2, 2, 1, 1]}.items():
+        store.label(ids, categories, annotator)
+    store.label(ids[3:], [0], "a")
+    assert store.labelled("majority")[2].tolist() == [0, 2, 1, 0]  # the tie 0, 1, 2 goes to the worst
+    assert store.labelled("newest")[2].tolist() == [2, 2, 1, 0]
+    with pytest.raises(InputError, match="'newest' or 'majority'"):
+        store.labelled("oldest")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE labels SET category = 0",
+        "DELETE FROM labels",
+        "INSERT OR REPLACE INTO labels VALUES (1, 1, 0, 'eve', 'now')",
+        "UPDATE trajectories SET seed = 1",
+        "DELETE FROM trajectories",
+        "INSERT OR REPLACE INTO trajectories SELECT id, length, steps, content, 'eve', 0, 0, time FROM trajectories",
+        "INSERT OR REPLACE INTO trajectories SELECT 99, length, steps, content, 'eve', 0, 0, time FROM trajectories",
+        "UPDATE about SET value = ''",
+        "DELETE FROM about",
+        "INSERT OR REPLACE INTO about VALUES ('scale', '[]')",
+        "INSERT INTO labels VALUES (9, 1, 3, 'eve', 'now')",
+        "INSERT INTO labels VALUES (9, 1, 0, '', 'now')",
+    ],
+)
+def test_nothing_is_overwritten_whoever_asks(store, statement):
+    ids, _ = store.add(random_trajectories(1), policy="random")
+    store.label(ids, [2], "alice")
+    outsider = sqlite3.connect(store.path)
+    with pytest.raises(sqlite3.IntegrityError):
+        outsider.execute(statement)
+    outsider.close()
+    assert store.labelled()[2].tolist() == [2]
+    assert store.sources(ids)[0].policy == "random"
+
+
+def test_a_transaction_is_all_or_nothing(store):
+    def add_and_fail():
+        with store.transaction():
+            ids, _ = store.add(random_trajectories(5), policy="random")
+            store.label(ids, [0] * 5, "alice")
+            store.label([77], [0], "alice")
+
+    with pytest.raises(InputError, match="no trajectory 77; the store holds 5"):
+        add_and_fail()
+    assert len(store) == 0
+    assert store.log() == []
+    assert store.add(random_trajectories(2), policy="random").ids.tolist() == [1, 2]
+
+
+def test_empty_store(store):
+    ids, batch, categories = store.labelled()
+    assert len(ids) == len(batch) == len(categories) == len(store) == 0
+    assert batch.states.shape == (0, 0, 3)
+    assert store.counts() == {"none": 0, "mild": 0, "severe": 0}
+    assert store.agreement().trajectories == 0
+
+
+def test_agreement_by_hand(store):
+    ids, _ = store.add(random_trajectories(6), policy="random")
+    store.label(ids[:4], [0, 0, 1, 2], "alice")
+    store.label(ids[:4], [0, 1, 1, 1], "bob")
+    store.label(ids[3:4], [2], "bob")  # bob thinks again
+    store.label(ids[4:5], [2], "carol")
+    found = store.agreement()
+    assert found.trajectories == 4
+    assert found.unanimous == 0.75
+    # kappa: p_e = 1/2 * 1/4 + 1/4 * 1/2 + 1/4 * 1/4 = 5/16, so (3/4 - 5/16) / (1 - 5/16) = 7/11
+    assert found.pairs["alice", "bob"] == (4, 0.75, pytest.approx(7 / 11))
+    # alpha: D_o = 2 of 8 votes' pairs, D_e = (64 - 9 - 9 - 4) / (8 * 7); 1 - (2 / 8) / (42 / 56) = 2/3
+    assert found.alpha == pytest.approx(2 / 3)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2), st.sampled_from("abc")), max_size=40))
+def test_agreement_is_bounded_and_complete_only_when_unanimous(entries):
+    log = [Label(trajectory, category, annotator, "") for trajectory, category, annotator in entries]
+    found = agreement_of(log, 3)
+    if found.trajectories:
+        assert 0 <= found.unanimous <= 1
+        assert (found.unanimous == 1) == all(pair.agreement == 1 for pair in found.pairs.values())
+        assert np.isnan(found.alpha) or found.alpha <= 1
+        assert np.isnan(found.alpha) or (found.unanimous == 1) == (found.alpha == 1)
+    else:
+        assert np.isnan(found.unanimous)
+        assert found.pairs == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "runner"}, "its name is 'runner' where the store has 'walker'"),
+        ({"horizon": 6}, "its horizon is 6 where the store has 5"),
+        ({"action": Space((Variable("move", low=-1.0, high=2.0),))}, r"move \(real in \[-1.0, 2.0\]\) where the store"),
+        ({"state": Space(SPEC.state.variables[:1])}, "its state is no further variable where the store has step"),
+        ({"state": Space(SPEC.state.variables[::-1])}, r"its state is step \(int"),
+    ],
+)
+def test_one_store_has_one_model(store, change, reason):
+    other = replace(SPEC, **change)
+    assert spec_hash(other) != spec_hash(SPEC) == store.model_hash
+    with pytest.raises(InputError, match=reason):
+        Store.open(store.path, spec=other)
+    Store.open(store.path, spec=replace(SPEC, description="in other words")).close()
+
+
+def test_one_store_has_one_scale(store):
+    with pytest.raises(InputError, match="scale none < mild < severe, not safe < unsafe"):
+        Store.open(store.path, scale=Scale(("safe", "unsafe")))
+    with Store.open(store.path, scale=Scale()) as again:
+        assert again.state_names == ("place[x]", "place[y]", "step")
+        assert again.action_names == ("move",)
+        assert (again.model_name, again.horizon) == ("walker", 5)
+
+
+def test_spec_hash_is_the_same_in_another_process():
+    code = "from store_helpers import SPEC; from sidestep.labels.store import spec_hash; print(spec_hash(SPEC))"
+    child = start_python(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}")
+    assert child.communicate()[0].strip() == spec_hash(SPEC)
+
+
+def _text(path):
+    path.write_text("trajectory,step\n1,0\n" * 100)
+
+
+def _other_database(path):
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE notes (text)")
+    connection.close()
+
+
+def _newer(path):
+    Store.create(path, SPEC).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+
+
+def _truncated(path):
+    with Store.create(path, SPEC) as store:
+        store.add(random_trajectories(300), policy="random")
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: None, "there is no label store here"),
+        (Path.mkdir, "there is no label store here"),
+        (Path.touch, "not a label store"),
+        (_text, "not a label store"),
+        (_other_database, "not a label store"),
+        (_newer, "has format 2, and this version of sidestep reads format 1; upgrade sidestep"),
+        (_truncated, "not a label store that can be read"),
+    ],
+)
+def test_other_files_are_refused_and_left_alone(tmp_path, make, reason):
+    path = tmp_path / "some.file"
+    make(path)
+    before = files(path) if path.is_file() else None
+    with pytest.raises(InputError, match=reason) as error:
+        Store.open(path)
+    assert str(error.value).startswith(str(path))
+    if before is not None and make is not Path.touch:
+        with pytest.raises(InputError):
+            Store.create(path, SPEC)
+        assert files(path) == before
+
+
+def test_create_refuses_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        Store.create(tmp_path / "nowhere" / "labels.store", SPEC)
+
+
+BATCH = random_trajectories(3)
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (lambda s: s.add(from_numbers(np.zeros((2, 5), np.float32), np.array(2)), policy="p"), r"not \(2, 3\)"),
+        (lambda s: s.add(replace(BATCH, actions=BATCH.states), policy="p"), r"actions \(batch, time, 1\)"),
+        (lambda s: s.add(replace(BATCH, length=BATCH.length[:2]), policy="p"), r"and \(2,\)"),
+        (lambda s: s.add(from_numbers(np.zeros((2, 4, 5), np.float32), np.array([1, 5])), policy="p"), "1 to 4"),
+        (lambda s: s.add(from_numbers(np.zeros((2, 4, 5), np.float32), np.array([0, 1])), policy="p"), "1 to 4"),
+        (lambda s: s.add(from_numbers(np.full((2, 4, 5), np.nan, "f4"), np.ones(2, int)), policy="p"), "nan"),
+        (lambda s: s.add(BATCH, policy=["p"]), "3 trajectories were given 1 values"),
+        (lambda s: s.add(BATCH, policy=" "), "printable name"),
+        (lambda s: s.label([1], [3], "a"), "0 to 2, not 3"),
+        (lambda s: s.label([1], [-1], "a"), "0 to 2, not -1"),
+        (lambda s: s.label([1], [0.5], "a"), "0 to 2, not 0.5"),
+        (lambda s: s.label([1], ["awful"], "a"), "no category 'awful'"),
+        (lambda s: s.label([1, 2], [0], "a"), "2 trajectories were given 1 labels"),
+        (lambda s: s.label([0], [0], "a"), "no trajectory 0"),
+        (lambda s: s.label([4], [0], "a"), "no trajectory 4"),
+        (lambda s: s.label([1], [0], ""), "printable name"),
+        (lambda s: s.label([1], [0], "a\ud800"), "printable name"),
+        (lambda s: s.get(9), "no trajectory 9"),
+        (lambda s: s.history(9), "no trajectory 9"),
+    ],
+)
+def test_bad_calls_change_nothing(store, act, reason):
+    store.add(BATCH, policy="random")
+    before = files(store.path)
+    with pytest.raises(InputError, match=reason):
+        act(store)
+    assert files(store.path) == before
+
+
+WRITER = """
+import sys
+from sidestep.labels.store import Store
+assert "jax" not in sys.modules, "a writer of labels must start fast"
+path, annotator, size, calls = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+with Store.open(path) as store:
+    trajectories = len(store)
+    print("ready", flush=True)
+    for call in range(calls):
+        store.label([(call * size + i) % trajectories + 1 for i in range(size)], [call % 3] * size, annotator)
+        print(call, flush=True)
+"""
+
+
+def test_eight_processes_lose_no_label(store):
+    store.add(random_trajectories(500), policy="random")
+    writers = [start_python(WRITER, store.path, f"annotator {i}", 1, 1000) for i in range(8)]
+    for writer in writers:
+        said, complaints = writer.communicate(timeout=300)
+        assert writer.returncode == 0, complaints
+        assert said.split() == ["ready", *map(str, range(1000))]
+    log = store.log()
+    assert len(log) == 8000
+    for i in range(8):
+        mine = [label for label in log if label.annotator == f"annotator {i}"]
+        assert [label.trajectory for label in mine] == [call % 500 + 1 for call in range(1000)]
+        assert [label.category for label in mine] == [call % 3 for call in range(1000)]
+    assert integrity(store.path) == ([("ok",)], [])
+
+
+def test_fifty_killed_writers_lose_no_acknowledged_label(tmp_path):
+    """Ten rounds of five writers, each killed with SIGKILL at a random moment of its work."""
+    path, size = tmp_path / "labels.store", 7
+    with Store.create(path, SPEC) as store:
+        store.add(random_trajectories(100), policy="random")
+    rng, calls_in_all, earlier = np.random.default_rng(0), 0, []
+    for round_ in range(10):
+        writers = [start_python(WRITER, path, f"annotator {round_} {i}", size, 10**9) for i in range(5)]
+        for writer in writers:
+            assert writer.stdout.readline() == "ready\n", writer.communicate()[1]
+        acknowledged = []
+        for writer in writers:
+            with pytest.raises(TimeoutExpired):
+                writer.wait(rng.exponential(0.03))
+            writer.kill()
+            with writer:
+                acknowledged.append([line for line in writer.stdout if line.endswith("\n")])
+        assert integrity(path) == ([("ok",)], [])
+        with Store.open(path) as store:
+            log = store.log()
+        assert log[: len(earlier)] == earlier
+        earlier = log
+        for i, lines in enumerate(acknowledged):
+            mine = [label for label in log if label.annotator == f"annotator {round_} {i}"]
+            calls = len(mine) / size
+            assert calls in (len(lines), len(lines) + 1)  # the last call may have been written and not yet said
+            expected = [(n % 100 + 1, n // size % 3) for n in range(len(mine))]
+            assert [(label.trajectory, label.category) for label in mine] == expected
+            calls_in_all += len(lines)
+    assert calls_in_all > 50  # they were killed at work
