@@ -27,6 +27,8 @@ from sidestep.errors import InputError
 Kind = Literal["real", "int", "bool", "one-hot"]
 Gradient = Literal["exact", "straight-through", "none"]
 
+STRETCH = 25  # steps between two looks at whether every trajectory of a batch has ended
+
 
 @dataclass(frozen=True, eq=False)
 class Variable:
@@ -115,6 +117,7 @@ class Spec:
     gradient: Gradient = "exact"
     notes: tuple[str, ...] = ()  # in words: why there is no gradient, what it cannot see
     description: str = ""
+    ends: bool = True  # False: step never says done, so nobody need look
     family: str = ""  # a model that we ship says here whose rules and drawings fit it
 
     def __post_init__(self) -> None:
@@ -256,33 +259,63 @@ def _uniform_or_normal(key: PRNGKeyArray, low: Array, high: Array) -> Array:
     return jnp.where(bounded, uniform, normal)
 
 
-def rollout_one(
-    model: Model, policy: Policy, key: PRNGKeyArray, horizon: int | None = None
-) -> tuple[Array, Array, Array, Array]:
-    """One trajectory as (states, actions, rewards, length); the body that `rollout` maps over a batch.
+def rollout_batch(
+    model: Model,
+    policy: Policy,
+    keys: PRNGKeyArray,
+    horizon: int | None = None,
+    trace: Callable[[Any], Any] = lambda memory: (),
+) -> tuple[Trajectory, Any]:
+    """One trajectory for each key: the body of `rollout`, to be called inside jit.
 
-    The action is clipped to the bounds of its state before it is taken and recorded.
+    The action is clipped to the bounds of its state before it is taken and recorded. `trace` picks what to keep of the
+    policy's memory after each step; it comes back stacked as (batch, time, ...).
     """
     steps = model.spec.horizon if horizon is None else horizon
-    reset_key, steps_key = jax.random.split(key)
-    state = model.reset(reset_key)
+    both = jax.vmap(jax.random.split)(keys)
+    states = jax.vmap(model.reset)(both[:, 0])
+    memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (len(keys), *leaf.shape)), policy.start())
 
-    def one_step(carry, inputs):
-        state, memory, done = carry
-        clock, step_key = inputs
-        policy_key, model_key = jax.random.split(step_key)
+    def one(state, memory, done, clock, key):
+        policy_key, model_key = jax.random.split(jax.random.fold_in(key, clock))
         action, memory = policy.act(state, clock, memory, policy_key)
         low, high = model.action_bounds(state)
         action = jnp.clip(action, low, high)
         next_state, reward, ends = model.step(state, action, model_key)
         reward = jnp.where(done, 0.0, reward)
         next_state = jnp.where(done, state, next_state)
-        return (next_state, memory, done | ends), (state, action, reward, ~done)
+        return (next_state, memory, done | ends), (state, action, reward, ~done, trace(memory))
 
-    inputs = (jnp.arange(steps), jax.random.split(steps_key, steps))
-    carry = (state, policy.start(), jnp.asarray(False))
-    _, (states, actions, rewards, alive) = jax.lax.scan(one_step, carry, inputs)
-    return states, actions, rewards, jnp.sum(alive)
+    def all_of_them(carry, clock):
+        return jax.vmap(one, in_axes=(0, 0, 0, None, 0))(*carry, clock, both[:, 1])
+
+    carry = (states, memory, jnp.zeros(len(keys), bool))
+    stacked = _scan_until_done(all_of_them, carry, steps) if model.spec.ends else _scan(all_of_them, carry, steps)
+    states, actions, rewards, alive, traced = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), stacked)
+    return Trajectory(states, actions, rewards, jnp.sum(alive, axis=1)), traced
+
+
+def _scan(body: Callable, carry: Any, steps: int) -> Any:
+    return jax.lax.scan(body, carry, jnp.arange(steps))[1]
+
+
+def _scan_until_done(body: Callable, carry: Any, steps: int) -> Any:
+    """A scan in stretches, of which those that begin after every trajectory has ended are skipped."""
+    stretches = -(-steps // STRETCH)
+
+    def run(carry, clocks):
+        return jax.lax.scan(body, carry, clocks)
+
+    def skip(carry, clocks):
+        _, outputs = jax.eval_shape(run, carry, clocks)
+        return carry, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), outputs)
+
+    def stretch(carry, clocks):
+        return jax.lax.cond(jnp.all(carry[2]), skip, run, carry, clocks)
+
+    clocks = jnp.arange(stretches * STRETCH).reshape(stretches, STRETCH)
+    stacked = jax.lax.scan(stretch, carry, clocks)[1]
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:steps], stacked)
 
 
 @eqx.filter_jit
@@ -291,5 +324,4 @@ def rollout(model: Model, policy: Policy, key: PRNGKeyArray, batch: int, horizon
 
     Trajectory i depends on `key` and i alone, not on the size of the batch.
     """
-    keys = jax.random.split(key, batch)
-    return Trajectory(*jax.vmap(lambda one: rollout_one(model, policy, one, horizon))(keys))
+    return rollout_batch(model, policy, jax.random.split(key, batch), horizon)[0]

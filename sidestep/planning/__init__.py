@@ -1,0 +1,1 @@
+"""The Lagrangian: reward gradients, constraint gradients, multipliers, and the loop that trains a policy with them."""

@@ -1,0 +1,155 @@
+"""Every option of the planner, each with what it does, and the presets. Importable without JAX, for `--help`."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sidestep.errors import InputError
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """How a policy is trained: maximise return subject to E[C_i] <= d_i for every constraint i."""
+
+    reward_gradient: Literal["ppo", "pathwise", "exact"] = "pathwise"
+    """PPO; the derivative through the model; or the exact one of a finite model (occupancy by linear solve)."""
+    constraint_gradient: Literal["pathwise", "score", "exact", "none"] = "pathwise"
+    """Through the model (MBGE); by the score function (MFGE); exact on finite models; or no constraint at all."""
+    constraint_form: Literal["probability", "log"] = "log"
+    """Differentiate E[C] itself, or E[-log(1 - C)], which does not vanish where a classifier saturates."""
+    log_cap: float = 20.0
+    """Largest -log(1 - C) of one trajectory: hopeless ones must not drown the others."""
+
+    epochs: int = 1500
+    """Learning epochs."""
+    batch: int = 100
+    """Trajectories an epoch."""
+    learning_rate: float = 3e-3
+    """Adam's step size."""
+    learning_rate_end: float = 0.1
+    """Share of the step size that is left at the end of a cosine decay (1: constant)."""
+    gradient_clip: float = 1.0
+    """Largest norm of the gradient."""
+    balance: bool = True
+    """Measure the reward's and each constraint's gradient in units of its own running norm, so that multipliers of
+    order one mean the same on every model."""
+    divide_by_multipliers: bool = True
+    """Divide the loss by 1 + sum of multipliers."""
+    discount_training: bool = False
+    """Train on the discounted return instead of the plain one."""
+
+    multiplier: Literal["projected", "log-adam", "pid"] = "projected"
+    """lambda + rate * violation, kept in [0, max]; Adam on log lambda (the paper's code); or a PID controller."""
+    multiplier_start: float = 0.3
+    """First value of every multiplier."""
+    multiplier_rate: float = 0.03
+    """Step size of a multiplier (the integral gain of PID)."""
+    multiplier_max: float = 20.0
+    """Largest value of a multiplier."""
+    pid_proportional: float = 0.5
+    """Gain on the present violation (PID)."""
+    pid_derivative: float = 0.1
+    """Gain on the growth of the violation (PID)."""
+    margin: float = 0.0
+    """Part of the room to the tolerance that is kept free inside the loop: aim at (1 - margin) * d_i."""
+
+    widths: tuple[int, ...] = (64, 64)
+    """Hidden layers of the policy and of the value network."""
+    observe: Literal["state", "clock", "memory"] = "clock"
+    """The policy sees the state; the state and the clock; or these and the safety model's memory."""
+    squash: Literal["tanh", "clip"] = "tanh"
+    """How a real action is kept within its bounds."""
+    noise_start: float = 0.5
+    """Deviation of the raw action at the first epoch; PPO learns it from there."""
+    noise_end: float = 0.02
+    """Deviation at the last epoch (pathwise only, geometric schedule)."""
+
+    ppo_clip: float = 0.2
+    """Clip of the probability ratio."""
+    ppo_minibatch: int = 100
+    """Steps in a minibatch."""
+    ppo_passes: int = 1
+    """Passes over the batch an epoch."""
+    gae: float = 1.0
+    """Lambda of generalised advantage estimation."""
+    entropy: float = 0.01
+    """First weight of the entropy bonus."""
+    entropy_share: float = 0.25
+    """Share of the epochs over which it falls to zero."""
+    learning_starts: int = 0
+    """Epochs that only feed the running statistics."""
+
+    start_share: float = 0.5
+    """Exact gradient: first share of the start distribution that is spread over all states, falling to 0.02."""
+
+    test_every: int = 50
+    """Epochs between two tests, which are also the points at which a run is saved."""
+    test_batch: int = 500
+    """Trajectories of a test, drawn apart from those of training."""
+
+    def __post_init__(self) -> None:
+        positive = ("epochs", "batch", "learning_rate", "gradient_clip", "test_every", "test_batch", "ppo_minibatch")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise InputError(
+                    f"must be greater than 0, not {getattr(self, name)}", place=f"--{name.replace('_', '-')}"
+                )
+        for name in ("margin", "start_share", "entropy_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"must lie in [0, 1], not {getattr(self, name)}", place=f"--{name.replace('_', '-')}")
+        if self.epochs % self.test_every:
+            raise InputError(
+                f"{self.epochs} epochs are no multiple of {self.test_every}, the epochs between tests", place="--epochs"
+            )
+
+
+_PAPER = PlanConfig(
+    reward_gradient="ppo",
+    constraint_gradient="pathwise",
+    constraint_form="probability",
+    epochs=5000,
+    learning_rate=3e-4,
+    learning_rate_end=1.0,
+    gradient_clip=0.5,
+    balance=False,
+    multiplier="log-adam",
+    multiplier_start=1.0,
+    multiplier_rate=0.003,
+    multiplier_max=1e6,
+    observe="state",
+    squash="clip",
+    noise_start=0.6,
+    learning_starts=10,
+    test_every=25,
+    test_batch=100,
+)
+_PAPER_GRID = replace(
+    _PAPER,
+    epochs=1000,
+    test_every=50,
+    multiplier_rate=0.0003,
+    widths=(32, 32),
+    entropy_share=0.5,
+    discount_training=True,
+)
+PRESETS = ("default", "paper", "paper-mfge", "ppo")
+
+
+def preset(name: str, *, family: str = "", finite: bool = False, gradient: str = "exact") -> PlanConfig:
+    """The settings of this name for a model: of the paper where it has some for the model's family."""
+    if name == "default":
+        if finite:
+            return PlanConfig(reward_gradient="exact", constraint_gradient="exact", constraint_form="probability")
+        if gradient == "none":
+            return replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock", epochs=2000)
+        return PlanConfig()
+    if name in ("paper", "paper-mfge", "ppo"):
+        settings = _PAPER_GRID if finite else _PAPER
+        if family == "hvac":
+            settings = replace(settings, multiplier_rate=0.005)
+        ways: dict[str, Literal["pathwise", "score", "none"]] = {
+            "paper": "pathwise",
+            "paper-mfge": "score",
+            "ppo": "none",
+        }
+        return replace(settings, constraint_gradient=ways[name])
+    raise InputError(f"expected one of {', '.join(PRESETS)}", place=f"--method {name}")

@@ -1,0 +1,61 @@
+"""What a training run came to, in words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sidestep.constraints import Constraint
+from sidestep.planning.config import PlanConfig
+
+RECENT = 5  # tests that are looked at
+SATURATED = 1e-6  # gradient norm below which a constraint pulls no more
+STILL_MOVING = 0.02  # growth of the return, as a share of it, that says "train longer"
+
+
+def diagnose(history: Sequence[dict[str, Any]], constraints: Sequence[Constraint], config: PlanConfig) -> str:
+    """One or two sentences: feasible or not and by which constraint, and what looks wrong."""
+    if not history:
+        return "nothing was trained"
+    recent = history[-RECENT:]
+    last = recent[-1]
+    words = [_feasibility(history, last, constraints)]
+    for index, constraint in enumerate(constraints):
+        multiplier = last["train_multipliers"][index]
+        violated = last["mean_costs"][index] > constraint.tolerance
+        norms = last["train_gradient_norms"]
+        pull = norms[index + len(norms) - len(constraints)] if norms else 1.0
+        if multiplier >= 0.999 * config.multiplier_max and config.multiplier != "log-adam":
+            words.append(f"the multiplier of {constraint.text} stands at its bound {config.multiplier_max:g}")
+        if violated and pull < SATURATED:
+            words.append(f"the safety model is saturated: {constraint.text} is violated and has no gradient any more")
+        gap = _exploited(last, constraint)
+        if gap is not None:
+            words.append(
+                f"the safety model is exploited: it predicts {constraint.text} to be met, and the rule sees {gap:.3f}"
+            )
+    first, final = recent[0]["mean_return"], last["mean_return"]
+    if len(recent) == RECENT and final - first > STILL_MOVING * max(abs(final), 1e-9):
+        words.append("the return was still growing: train longer")
+    return "; ".join(words)
+
+
+def _feasibility(history: Sequence[dict[str, Any]], last: dict[str, Any], constraints: Sequence[Constraint]) -> str:
+    if not constraints:
+        return "no constraint"
+    if last["feasible"]:
+        return "feasible"
+    broken = [c.text for c, cost in zip(constraints, last["mean_costs"], strict=True) if cost > c.tolerance]
+    earlier = "; an earlier policy was feasible and is kept" if any(row["feasible"] for row in history) else ""
+    return f"infeasible at the end: {', '.join(broken) or 'within the tolerance but not within the margin'}{earlier}"
+
+
+def _exploited(row: dict[str, Any], constraint: Constraint) -> float | None:
+    """The true cost's share when the prediction says 'met' and the rule says 'clearly not'."""
+    if "mean_true" not in row or "mean_predicted" not in row:
+        return None
+    true = sum(share * weight for share, weight in zip(row["mean_true"], constraint.weights, strict=True))
+    cost = sum(share * weight for share, weight in zip(row["mean_true"], constraint.cost_weights, strict=True))
+    predicted = sum(
+        share * weight for share, weight in zip(row["mean_predicted"], constraint.cost_weights, strict=True)
+    )
+    clearly = cost > constraint.tolerance + 0.05
+    return true if predicted <= constraint.tolerance and clearly else None

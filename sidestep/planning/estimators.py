@@ -1,0 +1,82 @@
+"""Gradients of expected return and expected cost with respect to the policy, each from one batch of trajectories."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sidestep.model import Trajectory, rollout_batch
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.learner import Learner, split
+from sidestep.planning.problem import Problem
+from sidestep.policies import NetworkPolicy
+
+
+def pathwise(
+    problem: Problem, config: PlanConfig, learner: Learner, keys: PRNGKeyArray, *, reward: bool = True
+) -> tuple[Any, Trajectory, Any]:
+    """Pathwise derivatives (eq. 11): through policy, model and safety model, with the noise held fixed.
+
+        grad_theta E[f(tau)] = E_noise[ grad_theta f(tau(theta, noise)) ]
+
+    Returns gradients stacked as (reward if asked for, each constraint), the trajectories, and (observations, raws).
+    """
+    learned, rest = split(learner.policy, learner.value, config)
+
+    def roll(learned):
+        policy, _ = eqx.combine(learned, rest)
+        trajectory, traced = rollout_batch(problem.model, policy, keys, trace=lambda m: (m.observation, m.raw))
+        floats, length = eqx.partition(trajectory, eqx.is_inexact_array)
+        return floats, (length, traced)
+
+    floats, through_model, (length, traced) = jax.vjp(roll, learned, has_aux=True)
+    trajectory = eqx.combine(floats, length)
+    cotangents = []
+    if reward:
+        discount = problem.model.spec.discount if config.discount_training else 1.0
+        cotangents.append(jax.grad(lambda f: jnp.mean(eqx.combine(f, length).returns(discount)))(floats))
+    if problem.constraints and config.constraint_gradient == "pathwise":
+
+        def mean_surrogates(f):
+            costs = problem.surrogate(eqx.combine(f, length), config.constraint_form, config.log_cap)
+            return jnp.mean(costs, axis=0)
+
+        _, through_safety = jax.vjp(mean_surrogates, floats)
+        rows = np.eye(len(problem.constraints), dtype=np.float32)
+        cotangents += [through_safety(row)[0] for row in jnp.asarray(rows)]
+    if not cotangents:
+        return None, trajectory, traced
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *cotangents)
+    gradients = jax.vmap(lambda cotangent: through_model(cotangent)[0])(stacked)
+    return gradients, jax.lax.stop_gradient(trajectory), jax.lax.stop_gradient(traced)
+
+
+def score_function(
+    problem: Problem, config: PlanConfig, learner: Learner, trajectory: Trajectory, traced: Any
+) -> tuple[Any, Float[Array, "batch constraint"]]:
+    """The model-free estimator (eq. 9), for each constraint, with -d_i as its baseline.
+
+    grad_theta E[C_i] = E[ (C_i(tau) - d_i) * sum_t grad_theta log pi_theta(a_t | s_t) ]
+    """
+    learned, rest = split(learner.policy, learner.value, config)
+    costs = problem.costs(trajectory)
+    advantage = jax.lax.stop_gradient(costs - jnp.asarray(problem.tolerances)[None, :])
+
+    def weighted_likelihood(learned):
+        policy, _ = eqx.combine(learned, rest)
+        likelihood = trajectory_log_prob(policy, trajectory, traced)
+        return jnp.mean(advantage * likelihood[:, None], axis=0)
+
+    _, pullback = jax.vjp(weighted_likelihood, learned)
+    rows = jnp.eye(len(problem.constraints))
+    return jax.vmap(lambda row: pullback(row)[0])(rows), costs
+
+
+def trajectory_log_prob(policy: NetworkPolicy, trajectory: Trajectory, traced: Any) -> Float[Array, " batch"]:
+    """sum_t log pi(a_t | s_t) over the real steps."""
+    observations, raws = traced
+    steps = jax.vmap(jax.vmap(policy.log_prob))(observations, raws)
+    return jnp.sum(jnp.where(trajectory.mask, steps, 0.0), axis=1)

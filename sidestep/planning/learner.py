@@ -1,0 +1,141 @@
+"""All that changes while a policy is trained, as one pytree: what a checkpoint holds and a scan carries."""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sidestep.model import Trajectory
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.multipliers import Multipliers
+from sidestep.planning.problem import Problem
+from sidestep.policies import Network, NetworkPolicy, make_policy, trainable
+
+NORM_MEMORY = 0.99  # of the running norms of gradients
+SMALLEST_DEVIATION = 0.05  # of a state entry, in units of its own
+
+
+class Moments(eqx.Module):
+    """Running count, mean and variance (Chan's update), entry by entry."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, " size"]
+    variance: Float[Array, " size"]
+
+    @classmethod
+    def start(cls, size: int) -> "Moments":
+        return cls(jnp.zeros(()), jnp.zeros(size), jnp.ones(size))
+
+    def updated(self, values: Float[Array, "sample size"], weights: Float[Array, " sample"]) -> "Moments":
+        count = jnp.maximum(jnp.sum(weights), 1.0)
+        mean = weights @ values / count
+        variance = weights @ (values - mean[None, :]) ** 2 / count
+        total = self.count + count
+        delta = mean - self.mean
+        merged = (self.count * self.variance + count * variance + delta**2 * self.count * count / total) / total
+        return Moments(total, self.mean + delta * count / total, merged)
+
+
+class Learner(eqx.Module):
+    """Policy, value network, optimiser, multipliers, running statistics, clock."""
+
+    policy: NetworkPolicy
+    value: Network | None
+    optimiser: Any
+    multipliers: Multipliers
+    states: Moments
+    returns: Moments
+    norms: Float[Array, " objective"]  # running mean square of the gradients: reward first, then each constraint
+    epoch: Array
+    key: PRNGKeyArray
+
+    @classmethod
+    def start(cls, problem: Problem, config: PlanConfig, key: PRNGKeyArray, policy: NetworkPolicy | None = None):
+        policy_key, value_key, run_key = jax.random.split(key, 3)
+        if policy is None:
+            policy = make_policy(
+                problem.model,
+                policy_key,
+                widths=config.widths,
+                squash=config.squash,
+                clock=config.observe != "state",
+                safety=problem.safety if config.observe == "memory" else None,
+                deviation=config.noise_start,
+            )
+        value = None
+        if config.reward_gradient == "ppo":
+            value = Network(policy.observer.size, 1, config.widths, key=value_key, head_scale=1.0)
+        count = len(problem.constraints)
+        learned, _ = split(policy, value, config)
+        return cls(
+            policy=policy,
+            value=value,
+            optimiser=optimiser(config).init(learned),
+            multipliers=Multipliers.start(count, config),
+            states=Moments.start(problem.model.spec.state.size),
+            returns=Moments.start(1),
+            norms=jnp.zeros(1 + count),
+            epoch=jnp.zeros((), int),
+            key=run_key,
+        )
+
+    def progress(self, config: PlanConfig) -> Float[Array, ""]:
+        """From 0 at the first epoch to 1 at the last."""
+        return self.epoch / max(config.epochs - 1, 1)
+
+
+def split(policy: NetworkPolicy, value: Network | None, config: PlanConfig) -> tuple[Any, Any]:
+    """(what is learned, the rest) of the pair (policy, value network)."""
+    learns_noise = config.reward_gradient == "ppo"
+    which = (trainable(policy, deviation=learns_noise), jax.tree.map(lambda _: True, value))
+    return eqx.partition((policy, value), which)
+
+
+def optimiser(config: PlanConfig) -> optax.GradientTransformation:
+    """Adam behind a clip of the gradient's norm; the step size is applied by `adam_step`, which knows the epoch."""
+    return optax.chain(optax.clip_by_global_norm(config.gradient_clip), optax.scale_by_adam(eps=1e-6))
+
+
+def adam_step(learner: Learner, ascent: Any, config: PlanConfig) -> Learner:
+    """One step uphill along `ascent`, a gradient with the structure of what is learned."""
+    learned, rest = split(learner.policy, learner.value, config)
+    direction, state = optimiser(config).update(ascent, learner.optimiser, learned)
+    decay = 0.5 * (1 + jnp.cos(jnp.pi * learner.progress(config)))
+    rate = config.learning_rate * (config.learning_rate_end + (1 - config.learning_rate_end) * decay)
+    policy, value = eqx.combine(jax.tree.map(lambda p, d: p + rate * d, learned, direction), rest)
+    return replace(learner, policy=policy, value=value, optimiser=state)
+
+
+def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any, Float[Array, " objective"]]:
+    """The ascent direction of the Lagrangian and the running norms behind it.
+
+    (g_R / n_R - sum_i lambda_i g_i / n_i) / (1 + sum_i lambda_i), eq. 8 with each gradient in units of its own size;
+    n = 1 without `balance`. `gradients` are stacked: reward first, then each constraint.
+    """
+    squares = sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
+    norms = jnp.where(learner.epoch == 0, squares, NORM_MEMORY * learner.norms + (1 - NORM_MEMORY) * squares)
+    multipliers = learner.multipliers.value
+    signed = jnp.concatenate([jnp.ones(1), -multipliers])
+    if config.divide_by_multipliers:
+        signed = signed / (1.0 + jnp.sum(multipliers))
+    if config.balance:
+        signed = signed / jnp.sqrt(norms + 1e-12)
+    return jax.tree.map(lambda leaf: jnp.tensordot(signed, leaf, axes=1), gradients), norms
+
+
+def with_statistics(learner: Learner, trajectory: Trajectory, discount: float) -> Learner:
+    """Running statistics of states (kept as they are where states are one-hot) and of returns."""
+    trajectory = jax.lax.stop_gradient(trajectory)
+    returns = learner.returns.updated(trajectory.returns(discount)[:, None], jnp.ones(len(trajectory)))
+    learner = replace(learner, returns=returns)
+    if learner.policy.model.spec.state.kinds == {"one-hot"}:
+        return learner
+    size = trajectory.states.shape[-1]
+    states = learner.states.updated(trajectory.states.reshape(-1, size), trajectory.mask.ravel().astype(float))
+    deviation = jnp.maximum(jnp.sqrt(states.variance), SMALLEST_DEVIATION)
+    observer = replace(learner.policy.observer, mean=states.mean, deviation=deviation)
+    return replace(learner, states=states, policy=replace(learner.policy, observer=observer))

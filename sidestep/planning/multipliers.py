@@ -1,0 +1,54 @@
+"""Lagrange multipliers: how strongly each constraint pulls, moved by its violation  v_i = E[C_i] - d_i  (eq. 7)."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sidestep.planning.config import PlanConfig
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
+
+
+class Multipliers(eqx.Module):
+    """The multipliers lambda >= 0 and what their rule remembers."""
+
+    value: Float[Array, " constraint"]
+    first: Float[Array, " constraint"]  # Adam's first moment; PID: the integral
+    second: Float[Array, " constraint"]  # Adam's second moment; PID: the last violation
+    updates: Array
+
+    @classmethod
+    def start(cls, count: int, config: PlanConfig) -> "Multipliers":
+        zeros = jnp.zeros(count)
+        return cls(jnp.full(count, config.multiplier_start, float), zeros, zeros, jnp.zeros((), int))
+
+    def moved(self, violation: Float[Array, " constraint"], config: PlanConfig) -> "Multipliers":
+        rule = {"projected": _projected, "log-adam": _log_adam, "pid": _pid}[config.multiplier]
+        return rule(self, violation, config)
+
+
+def _projected(old: Multipliers, violation: Array, config: PlanConfig) -> Multipliers:
+    """lambda <- clip(lambda + rate * v, 0, max)."""
+    value = jnp.clip(old.value + config.multiplier_rate * violation, 0.0, config.multiplier_max)
+    return Multipliers(value, old.first, old.second, old.updates + 1)
+
+
+def _log_adam(old: Multipliers, violation: Array, config: PlanConfig) -> Multipliers:
+    """Ascent by Adam on l = log lambda, whose gradient is  lambda * v."""
+    gradient = old.value * violation
+    updates = old.updates + 1
+    first = BETA_1 * old.first + (1 - BETA_1) * gradient
+    second = BETA_2 * old.second + (1 - BETA_2) * gradient**2
+    step = (first / (1 - BETA_1**updates)) / (jnp.sqrt(second / (1 - BETA_2**updates)) + EPSILON)
+    value = jnp.minimum(old.value * jnp.exp(config.multiplier_rate * step), config.multiplier_max)
+    return Multipliers(value, first, second, updates)
+
+
+def _pid(old: Multipliers, violation: Array, config: PlanConfig) -> Multipliers:
+    """lambda = clip(Kp * v + Ki * integral of v + Kd * growth of v, 0, max), the integral kept in [0, max / Ki]."""
+    limit = config.multiplier_max / config.multiplier_rate
+    started = jnp.where(old.updates == 0, config.multiplier_start / config.multiplier_rate, old.first)
+    integral = jnp.clip(started + violation, 0.0, limit)
+    growth = jnp.where(old.updates == 0, 0.0, jnp.maximum(violation - old.second, 0.0))
+    value = config.pid_proportional * violation + config.multiplier_rate * integral + config.pid_derivative * growth
+    return Multipliers(jnp.clip(value, 0.0, config.multiplier_max), integral, violation, old.updates + 1)

@@ -1,0 +1,197 @@
+"""Planning from the outside: `plan(model, safety, constraints, config, key)`, or step by step with `Planner`."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from sidestep.constraints import Constraint
+from sidestep.model import Model, Trajectory
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.diagnosis import diagnose
+from sidestep.planning.learner import Learner
+from sidestep.planning.loop import test_phase, train_chunk
+from sidestep.planning.problem import Problem
+from sidestep.policies import NetworkPolicy
+
+Row = dict[str, Any]
+
+
+class PlannerState(eqx.Module):
+    """One learner a seed (stacked), and the best feasible policy of each so far: all that a resumed run needs."""
+
+    learners: Learner
+    best: NetworkPolicy
+    best_return: jax.Array  # (seed,); -inf until a policy was feasible
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What came out for one seed."""
+
+    policy: NetworkPolicy  # the best feasible one, or the last if none was
+    last: NetworkPolicy
+    feasible: bool  # by the safety model, on test trajectories of the mean action
+    diagnosis: str
+    history: list[Row] = field(repr=False)
+
+
+class Planner:
+    """Trains one policy a seed, all seeds at once, and yields a row of metrics a seed at every test.
+
+    `rule` (optional) tells the true shares of categories for the log; it decides nothing.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        safety: Any,
+        constraints: Sequence[Constraint],
+        config: PlanConfig,
+        rule: Callable[[Trajectory], Any] | None = None,
+    ) -> None:
+        self.problem = Problem(model, safety, tuple(constraints))
+        self.config = config
+        self.rule = rule
+        together = _over_seeds(model)
+        self._chunk = eqx.filter_jit(together(train_chunk(self.problem, config)))
+        self._test = eqx.filter_jit(together(test_phase(self.problem, config)))
+
+    def start(self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None) -> PlannerState:
+        """The state before the first epoch, one seed for each key; `policy` is a warm start for all of them."""
+        learners = eqx.filter_vmap(lambda key: Learner.start(self.problem, self.config, key, policy))(keys)
+        learners = jax.tree.map(_strong, learners)
+        return PlannerState(learners, learners.policy, jnp.full(len(keys), -jnp.inf, float))
+
+    def run(self, state: PlannerState) -> Iterator[tuple[PlannerState, list[Row]]]:
+        """From `state` to the last epoch: the state and the rows of every test on the way."""
+        while int(state.learners.epoch[0]) < self.config.epochs:
+            state, rows = self.advance(state)
+            yield state, rows
+
+    def advance(self, state: PlannerState) -> tuple[PlannerState, list[Row]]:
+        """Train up to the next test, and test."""
+        begun = time.perf_counter()
+        best, best_return = state.best, np.asarray(state.best_return)
+        learners, training = self._chunk(state.learners)
+        results, trajectories = self._test(learners)
+        training, results = jax.tree.map(np.asarray, (training, results))
+        feasible = self._feasible(results["mean"])
+        better = feasible & (results["mean"]["return"] > best_return)
+        best = jax.tree.map(lambda new, old: _choose(better, new, old), learners.policy, best)
+        state = PlannerState(learners, best, jnp.asarray(np.where(better, results["mean"]["return"], best_return)))
+        seconds = time.perf_counter() - begun
+        truth = self._true_shares(trajectories)
+        epoch = int(learners.epoch[0])
+        rows = [
+            self._row(index, epoch, training, results, truth, bool(feasible[index]), seconds)
+            for index in range(len(feasible))
+        ]
+        return state, rows
+
+    def finish(self, state: PlannerState, history: Sequence[Row]) -> list[Plan]:
+        """One plan a seed, from the final state and all rows."""
+        plans = []
+        for index in range(len(state.best_return)):
+            rows = [row for row in history if row["seed_index"] == index]
+            feasible = bool(np.isfinite(state.best_return[index])) if self.problem.constraints else True
+            best, last = _of_seed(state.best, index), _of_seed(state.learners.policy, index)
+            text = diagnose(rows, self.problem.constraints, self.config)
+            plans.append(Plan(best if feasible else last, last, feasible, text, rows))
+        return plans
+
+    def _feasible(self, mean: dict[str, np.ndarray]) -> np.ndarray:
+        if not self.problem.constraints:
+            return np.ones(len(mean["return"]), bool)
+        room = (1.0 - self.config.margin) * self.problem.tolerances
+        slack = np.where(self.problem.tolerances == 0, 0.05, 0.0)  # "never" is met up to what a network can say
+        return np.all(mean["costs"] <= room + slack, axis=1)
+
+    def _true_shares(self, trajectories: dict[str, Trajectory]) -> dict[str, np.ndarray]:
+        if self.rule is None:
+            return {}
+        count = self.problem.safety.categories if self.problem.safety is not None else None
+        shares = {}
+        for name, trajectory in trajectories.items():
+            seeds, batch = trajectory.length.shape
+            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trajectory)
+            categories = np.asarray(self.rule(flat)).reshape(seeds, batch)
+            width = count or int(categories.max()) + 1
+            shares[name] = np.stack([np.bincount(row, minlength=width) / batch for row in categories])
+        return shares
+
+    def _row(
+        self, index: int, epoch: int, training: Any, results: Any, truth: Any, feasible: bool, seconds: float
+    ) -> Row:
+        row: Row = {"seed_index": index, "epoch": epoch, "feasible": feasible, "seconds": seconds}
+        row |= {f"train_{name}": _listed(values[index]) for name, values in training.items()}
+        for action, figures in results.items():
+            row |= {f"{action}_{name}": _listed(values[index]) for name, values in figures.items()}
+            if action in truth:
+                row[f"{action}_true"] = _listed(truth[action][index])
+        return row
+
+
+def plan(
+    model: Model,
+    safety: Any,
+    constraints: Sequence[Constraint],
+    config: PlanConfig,
+    key: PRNGKeyArray,
+    *,
+    policy: NetworkPolicy | None = None,
+    rule: Callable[[Trajectory], Any] | None = None,
+) -> Plan:
+    """Train one policy to maximise return within the constraints, by the learned safety model."""
+    planner = Planner(model, safety, constraints, config, rule)
+    steps = list(planner.run(planner.start(jnp.expand_dims(key, 0), policy)))
+    return planner.finish(steps[-1][0], [row for _, rows in steps for row in rows])[0]
+
+
+def _over_seeds(model: Model) -> Callable[[Callable], Callable]:
+    """Seeds side by side; one after the other where trajectories end, since only then can the rest be skipped."""
+    if not model.spec.ends:
+        return lambda function: eqx.filter_vmap(function)
+
+    def one_by_one(function):
+        def mapped(learners):
+            arrays, rest = eqx.partition(learners, eqx.is_array)
+
+            def one(leaves):
+                result = function(eqx.combine(leaves, rest))
+                return eqx.partition(result, eqx.is_array)[0]
+
+            shape = eqx.filter_eval_shape(function, eqx.combine(jax.tree.map(lambda leaf: leaf[0], arrays), rest))
+            statics = eqx.partition(shape, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))[1]
+            return eqx.combine(jax.lax.map(one, arrays), statics)
+
+        return mapped
+
+    return one_by_one
+
+
+def _of_seed(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _choose(better: np.ndarray, new: Any, old: Any) -> Any:
+    return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else old
+
+
+def _strong(leaf: Any) -> Any:
+    """Without weak types, which would make the second chunk compile anew."""
+    return jax.lax.convert_element_type(leaf, leaf.dtype) if _is_number(leaf) else leaf
+
+
+def _is_number(leaf: Any) -> bool:
+    return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _listed(value: np.ndarray) -> Any:
+    return value.tolist()

@@ -1,0 +1,53 @@
+"""The constrained problem in the form that the estimators use: max J_R subject to J_i = E[C_i(tau)] <= d_i  (eq. 5)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sidestep.constraints import Constraint
+from sidestep.model import Model, Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model, the learned costs of its trajectories, and the tolerances."""
+
+    model: Model
+    safety: Any  # a safety model; None when there is no constraint
+    constraints: tuple[Constraint, ...] = ()
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """(constraint, category): which categories count as the cost of a constraint."""
+        return np.array([constraint.cost_weights for constraint in self.constraints], np.float32)
+
+    @cached_property
+    def tolerances(self) -> np.ndarray:
+        return np.array([constraint.tolerance for constraint in self.constraints], np.float32)
+
+    def costs(self, trajectory: Trajectory) -> Float[Array, "batch constraint"]:
+        """C_i(tau): the probability of what constraint i limits; summed over steps when side effects are of steps."""
+        if self.safety.summed:
+            return self.safety.expected_counts(*_parts(trajectory)) @ self.weights.T
+        return jnp.exp(self.safety.log_probabilities(*_parts(trajectory))) @ self.weights.T
+
+    def surrogate(self, trajectory: Trajectory, form: str, cap: float) -> Float[Array, "batch constraint"]:
+        """What is differentiated: C itself, or min(-log(1 - C), cap), whose derivative does not vanish at C = 1."""
+        if form == "probability" or self.safety.summed:
+            return self.costs(trajectory)
+        log_probabilities = self.safety.log_probabilities(*_parts(trajectory))
+        harmless = jnp.where(jnp.asarray(self.weights)[None] > 0, -jnp.inf, log_probabilities[:, None, :])
+        return jnp.minimum(-jax.nn.logsumexp(harmless, axis=2), cap)
+
+    def shares(self, trajectory: Trajectory) -> Float[Array, " category"]:
+        """Predicted share of each category."""
+        return jnp.mean(jnp.exp(self.safety.log_probabilities(*_parts(trajectory))), axis=0)
+
+
+def _parts(trajectory: Trajectory) -> tuple[Array, Array, Array]:
+    return trajectory.states, trajectory.actions, trajectory.length
