@@ -5,8 +5,9 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -22,6 +23,9 @@ ModelReference = Annotated[
         "domain.rddl:instance.rddl, or file.py:object; options follow a question mark, as in hvac?rooms=24",
     ),
 ]
+
+
+StorePath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE", help="a store's file")]
 
 
 @dataclass(kw_only=True)
@@ -54,7 +58,58 @@ class Check(Common):
         return check(self.model, self.seed)
 
 
-COMMANDS: dict[str, type] = {"models": Models, "check": Check}
+@dataclass(kw_only=True)
+class Collect(Common):
+    """Roll out trajectories and put them into a store of labels."""
+
+    model: ModelReference
+    store: Path
+    """The store's file; it is made if it is not there."""
+    policy: str = "explore"
+    """uniform: independent random actions; explore: random behaviour that covers the state space; or a run's folder."""
+    count: int = 1000
+    """How many trajectories."""
+    horizon: int | None = None
+    """Steps of each at most; the model's own horizon without it."""
+    rule: str | None = None
+    """The rule whose categories the store will hold, where it is not the model's own."""
+
+    def run(self) -> int:
+        from sidestep.commands.labels import collect
+
+        return collect(**_options(self))
+
+
+@dataclass(kw_only=True)
+class Label(Common):
+    """Label the trajectories of a store by a rule, or move trajectories and labels in and out of files."""
+
+    store: StorePath
+    rule: str | None = None
+    """A rule's name, or file.py:function; the model's own without it."""
+    model: str | None = None
+    """The model of the store, where its name alone does not say it (a file, options)."""
+    annotator: str = ""
+    """Who labels; without it the rule's name."""
+    every: bool = False
+    """Label every trajectory anew, not only those without a label."""
+    import_: Annotated[Path | None, tyro.conf.arg(name="import", metavar="FILE")] = None
+    """Read trajectories with labels from CSV (one row a step), NPZ or Parquet, or labels alone from CSV."""
+    export: Path | None = None
+    """Write them; a name that ends in .labels.csv gets the whole log of labels."""
+
+    def run(self) -> int:
+        from sidestep.commands.labels import label
+
+        return label(**_options(self))
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "models": Models,
+    "check": Check,
+    "collect": Collect,
+    "label": Label,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,6 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """The command's fields as keywords of the function that does it."""
+    return {field.name.rstrip("_"): getattr(command, field.name) for field in fields(command)}
 
 
 def _parse(arguments: list[str]) -> Any:

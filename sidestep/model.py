@@ -233,30 +233,32 @@ class FinitePart(NamedTuple):
 
 
 def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
+    """Every allowed action equally likely; unbounded real entries are drawn from Normal(0, 1)."""
+    action = model.spec.action
     low, high = model.action_bounds(state)
+    uniform_key, normal_key = jax.random.split(key)
+    uniform = jax.random.uniform(uniform_key, (action.size,), state.dtype)
     pieces = []
-    for variable, key_of in zip(
-        model.spec.action.variables, jax.random.split(key, len(model.spec.action.variables)), strict=True
-    ):
-        where = model.spec.action.slices[variable.name]
+    for variable in action.variables:
+        where = action.slices[variable.name]
+        draw, bottom, top = uniform[where], low[where], high[where]
         if variable.kind == "one-hot":
-            piece = jax.nn.one_hot(jax.random.randint(key_of, (), 0, variable.size), variable.size, dtype=state.dtype)
-        elif variable.kind == "real":
-            piece = _uniform_or_normal(key_of, low[where], high[where])
-        else:
-            uniform = jax.random.uniform(key_of, (variable.size,), dtype=state.dtype)
-            piece = jnp.floor(low[where] + uniform * (high[where] - low[where] + 1))
+            piece = jax.nn.one_hot(jnp.argmax(draw), variable.size, dtype=state.dtype)
+        elif variable.kind != "real":
+            piece = jnp.minimum(jnp.floor(bottom + draw * (top - bottom + 1)), top)
+        elif np.isfinite(action.low[where]).all() and np.isfinite(action.high[where]).all():
+            piece = bottom + draw * (top - bottom)
+        else:  # bounds may still depend on the state
+            piece = _uniform_or_normal(draw, bottom, top, jax.random.fold_in(normal_key, where.start))
         pieces.append(piece)
     return jnp.concatenate(pieces)
 
 
-def _uniform_or_normal(key: PRNGKeyArray, low: Array, high: Array) -> Array:
+def _uniform_or_normal(uniform: Array, low: Array, high: Array, key: PRNGKeyArray) -> Array:
     bounded = jnp.isfinite(low) & jnp.isfinite(high)
-    uniform_key, normal_key = jax.random.split(key)
     finite_low, finite_high = jnp.where(bounded, low, 0.0), jnp.where(bounded, high, 1.0)
-    uniform = finite_low + jax.random.uniform(uniform_key, low.shape, low.dtype) * (finite_high - finite_low)
-    normal = jnp.clip(jax.random.normal(normal_key, low.shape, low.dtype), low, high)
-    return jnp.where(bounded, uniform, normal)
+    normal = jnp.clip(jax.random.normal(key, low.shape, low.dtype), low, high)
+    return jnp.where(bounded, finite_low + uniform * (finite_high - finite_low), normal)
 
 
 def rollout_batch(

@@ -54,6 +54,13 @@ def load_rule(reference: str | None, model: Model) -> Rule:
     return rules[name](model)
 
 
+def scale_of(reference: str | None, model: Model) -> Scale:
+    """The categories that the rule of this name gives; none < mild < severe where a model has no rule yet."""
+    if reference is None and model.spec.family not in _RULES:
+        return Scale()
+    return load_rule(reference, model).scale
+
+
 def count_category(count: Int[Array, " batch"]) -> Int[Array, " batch"]:
     """0-1 none, 2-3 mild, 4 and more severe: the paper's thresholds on a number of steps."""
     return (count >= 2).astype(int) + (count >= 4).astype(int)
@@ -124,7 +131,7 @@ def _grid_share(model: Any) -> Rule:
         unsafe = (UNSAFE_SHARE * jnp.sum(steps(trajectory) > 0, axis=1) >= trajectory.length).astype(int)
         if not tells_completion:
             return unsafe
-        at_goal = jnp.asarray(model.goal_states)[model.indices(trajectory.states)] & trajectory.mask
+        at_goal = jnp.asarray(model.completed)[model.indices(trajectory.states)] & trajectory.mask
         return 2 * unsafe + (~jnp.any(at_goal, axis=1)).astype(int)
 
     return Rule("share", scale, label, steps)
@@ -149,8 +156,8 @@ def _user_rule(reference: str, model: Model) -> Rule:
     function = load_object(reference, "rule")
     if not callable(function):
         raise InputError(f"a rule is a function, and this is a {type(function).__name__}", place=reference)
-    scale = Scale(tuple(function.categories)) if hasattr(function, "categories") else Scale()
-    arguments = len(inspect.signature(function).parameters)
+    scale = _scale_of(function, reference)
+    arguments = _required_arguments(function)
     if arguments not in (1, 2):
         raise InputError(
             f"a rule takes (trajectory) or (trajectory, model), not {arguments} arguments", place=reference
@@ -167,6 +174,22 @@ def _user_rule(reference: str, model: Model) -> Rule:
     return Rule(reference, scale, label, compiled=False)
 
 
+def _scale_of(function: Any, place: str) -> Scale:
+    categories = getattr(function, "categories", None)
+    try:
+        if isinstance(categories, str):
+            return Scale.parse(categories)
+        return Scale() if categories is None else Scale(tuple(categories))
+    except (InputError, TypeError) as error:
+        raise InputError(f"its categories make no scale: {error}", place=place) from error
+
+
+def _required_arguments(function: Callable) -> int:
+    """How many arguments must be given; those with a default of their own are the function's business."""
+    parameters = inspect.signature(function).parameters.values()
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
 def _as_categories(given: np.ndarray, scale: Scale, batch: int, place: str) -> np.ndarray:
     if given.shape != (batch,):
         raise InputError(
@@ -177,10 +200,10 @@ def _as_categories(given: np.ndarray, scale: Scale, batch: int, place: str) -> n
         if unknown:
             raise InputError(f"the rule gave '{unknown[0]}'; its categories are {scale}", place=place)
         return np.array([scale.categories.index(name) for name in given.tolist()])
-    numbers = given.astype(int)
-    if not np.array_equal(numbers, given) or numbers.min() < 0 or numbers.max() >= len(scale.categories):
+    allowed = np.arange(len(scale.categories))
+    if given.dtype.kind not in "biuf" or not np.isin(given, allowed).all():
         raise InputError(
-            f"the rule must give whole numbers from 0 to {len(scale.categories) - 1} or names of categories",
+            f"the rule must give whole numbers from 0 to {allowed[-1]} or names of categories, not {given[:1].tolist()}",
             place=place,
         )
-    return numbers
+    return given.astype(int)

@@ -1,7 +1,11 @@
 """Is a model usable, differentiable, and if not, why: what `sidestep check` finds out by running it."""
 
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import equinox as eqx
@@ -14,7 +18,7 @@ from sidestep.model import Model, OpenLoopPolicy, Policy, UniformPolicy, rollout
 
 TRAJECTORIES = 200
 DIRECTIONS = 32
-STEP_SIZE = 1e-6  # of central differences, in float64
+STEP_SIZE = 1e-5  # of central differences, in float64
 TOLERANCE = 1e-4  # relative disagreement that still counts as agreement
 CHECKED_STEPS = 40  # of long horizons only the first steps are differentiated
 
@@ -34,11 +38,19 @@ def check_model(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] 
     `in_double` builds the same model for float64, in which derivatives are compared with differences.
     """
     findings: list[Finding] = []
-    for stage in (_shapes, _bounds, _purity, _values):
-        findings += stage(model, key)
+    for tried, look in (
+        ("a first step", _shapes),
+        ("action_bounds", _bounds),
+        ("a compiled step", _purity),
+        ("a batch of rollouts", _values),
+        ("the gradient of a rollout", partial(_gradients, in_double=in_double)),
+    ):
+        try:
+            findings += look(model, key)
+        except Exception as error:  # whatever a user's model may raise
+            findings.append(Finding("runs", "bad", f"{tried} failed{_users_line(error)}: {_in_one_sentence(error)}"))
         if any(finding.verdict == "bad" for finding in findings):
-            return findings
-    findings += _gradients(model, key, in_double)
+            break
     findings += [Finding("note", "note", note) for note in model.spec.notes]
     if not any(finding.verdict == "bad" for finding in findings):
         findings.append(Finding("methods", "good", usable_methods(model)))
@@ -56,6 +68,19 @@ def usable_methods(model: Model) -> str:
     return "; ".join(ways)
 
 
+def _in_one_sentence(error: Exception) -> str:
+    first = str(error).strip().split("\n\n")[0]
+    return f"{type(error).__name__}: {' '.join(first.split())[:300]}"
+
+
+def _users_line(error: Exception) -> str:
+    """` at file:line`, the innermost line of the traceback that is neither ours nor of an installed package."""
+    others = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f"{frame.filename}:{frame.lineno}" for frame in frames if not frame.filename.startswith(others)]
+    return f" at {theirs[-1]}" if theirs else ""
+
+
 def _first_step(model: Model, key: PRNGKeyArray) -> Any:
     state = model.reset(key)
     return state, model.step(state, sample_uniform_action(model, state, key), key)
@@ -63,26 +88,25 @@ def _first_step(model: Model, key: PRNGKeyArray) -> Any:
 
 def _shapes(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
     size = model.spec.state.size
-    try:
-        state, result = _first_step(model, key)
-    except Exception as error:
+    first = jnp.asarray(model.reset(key))
+    if first.shape != (size,) or not jnp.issubdtype(first.dtype, jnp.floating):
         yield Finding(
-            "runs", "bad", f"reset or step failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            "shapes", "bad", f"reset's state is {first.dtype} of shape {first.shape}, expected floats of shape {(size,)}"
         )
         return
+    _, result = _first_step(model, key)
     if not isinstance(result, tuple) or len(result) != 3:
-        yield Finding("shapes", "bad", "step must return (state, reward, done)")
+        yield Finding("shapes", "bad", f"step must return (state, reward, done), found a {type(result).__name__}")
         return
     next_state, reward, done = (jnp.asarray(part) for part in result)
     expected = (
-        ("reset's state", jnp.shape(state), (size,)),
         ("step's state", next_state.shape, (size,)),
         ("step's reward", reward.shape, ()),
         ("step's done", done.shape, ()),
     )
     wrong = [f"{name} has shape {found}, expected {wanted}" for name, found, wanted in expected if found != wanted]
-    if jnp.asarray(state).dtype != next_state.dtype or not jnp.issubdtype(next_state.dtype, jnp.floating):
-        wrong.append(f"states must keep one float type, found {jnp.asarray(state).dtype} then {next_state.dtype}")
+    if first.dtype != next_state.dtype:
+        wrong.append(f"states must keep one float type, found {first.dtype} then {next_state.dtype}")
     if done.dtype != jnp.bool_:
         wrong.append(f"done must be a boolean, found {done.dtype}")
     if wrong:
@@ -98,6 +122,8 @@ def _bounds(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
         yield Finding(
             "bounds", "bad", f"action_bounds must give two vectors of {size}, found {low.shape} and {high.shape}"
         )
+    elif np.any(np.isnan(low) | np.isnan(high)):
+        yield Finding("bounds", "bad", "a bound is not a number")
     elif np.any(low > high):
         name = model.spec.action.names[int(np.argmax(low > high))]
         yield Finding("bounds", "bad", f"the lower bound of '{name}' lies above its upper bound")
@@ -193,7 +219,8 @@ def directional_derivatives(model: Model, key: Any) -> tuple[np.ndarray, np.ndar
         actions, direction = actions_and_direction(setup_key)
         zero = jnp.zeros((), actions.dtype)
         analytic = jax.grad(lambda x: jnp.sum(rewards(x, actions, direction, noise_key)))(zero)
-        ahead, behind = (rewards(zero + x, actions, direction, noise_key) for x in (STEP_SIZE, -STEP_SIZE))
+        beside = jnp.asarray([STEP_SIZE, -STEP_SIZE], actions.dtype)
+        ahead, behind = jax.vmap(lambda x: rewards(x, actions, direction, noise_key))(beside)
         # Subtracting step by step keeps the digits that a large constant penalty would swallow in the sum.
         return analytic, jnp.sum(ahead - behind) / (2 * STEP_SIZE)
 
@@ -213,13 +240,23 @@ class _OpenLoopLogits(Policy):
 
 
 def _straight_through(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
-    """Discrete models have no differences to compare with; their gradient must be finite and not vanish."""
+    """Here values and gradients are of different functions: there are no differences to compare with.
+
+    Their gradient must be finite and not vanish.
+    """
     steps = min(model.spec.horizon, CHECKED_STEPS)
+    policy: Callable[[jax.Array], Policy]
+    if model.spec.action.kinds == {"one-hot"}:
+        policy, parameters = _OpenLoopLogits, jnp.zeros((steps, model.spec.action.size))
+    else:
+        first = model.reset(key)
+        policy = OpenLoopPolicy
+        parameters = jax.vmap(lambda k: sample_uniform_action(model, first, k))(jax.random.split(key, steps))
 
-    def total(logits, key):
-        return jnp.mean(rollout(model, _OpenLoopLogits(logits), key, TRAJECTORIES, steps).returns())
+    def total(parameters, key):
+        return jnp.mean(rollout(model, policy(parameters), key, TRAJECTORIES, steps).returns())
 
-    gradient = np.asarray(jax.jit(jax.grad(total))(jnp.zeros((steps, model.spec.action.size)), key))
+    gradient = np.asarray(jax.jit(jax.grad(total))(parameters, key))
     if not np.isfinite(gradient).all():
         yield Finding("gradient", "bad", "straight-through, but not finite")
     elif not np.abs(gradient).max() > 0:

@@ -8,21 +8,31 @@ from typing import ClassVar
 import numpy as np
 
 from sidestep.model import FinitePart, Gradient, Space, Spec, Variable
-from sidestep.models.finite_model import FiniteModel
-from sidestep.models.map_text import SURFACES, WALL, Domain, builtin_map, builtin_maps, find, parse_map, read_map
+from sidestep.models.finite_model import FiniteModel, product_encoding
+from sidestep.models.map_text import WALL, Domain, builtin_map, builtin_maps, parse_map, read_map
 
-__all__ = ["DOMAINS", "PENALTIES", "Boxpushing", "Driving", "Grid", "builtin_map", "builtin_maps", "load_grid", "parse_map"]
+__all__ = [
+    "DOMAINS",
+    "PENALTIES",
+    "Boxpushing",
+    "Driving",
+    "Grid",
+    "builtin_map",
+    "builtin_maps",
+    "load_grid",
+    "parse_map",
+]
 
 PENALTIES = (0, 5, 10)  # of a step without side effect, with a mild one, with a severe one
 
+Way = tuple[int, int]
 UP, DOWN, LEFT, RIGHT = (-1, 0), (1, 0), (0, -1), (0, 1)
 
 
 class Grid(FiniteModel):
-    """A finite model over the cells of a map.
+    """A finite model over the cells of a map: state (row, column, status), the last status being the absorbing end.
 
-    State `status * cells + cell`, where the last status is the single absorbing end, which is encoded at the
-    goal's cell. Wall cells have states of their own, which nothing reaches: it keeps the encoding a plain product.
+    Every combination has its row in the table, also those that nothing reaches: walls, and ends away from the goal.
     """
 
     kind: ClassVar[Domain]
@@ -43,20 +53,27 @@ class Grid(FiniteModel):
         discount: float = 0.99,
         gradient: Gradient = "straight-through",
     ) -> None:
-        rows = self.map = parse_map(text, kind=self.kind, place=place)
-        height, width = len(rows), len(rows[0])
-        surface = np.array([list(row) for row in rows])
-        self.wall = (surface == WALL[self.kind]).ravel()
-        self.mild, self.severe = ((surface == character).ravel() for character in SURFACES[self.kind][1:])
-        (self.start,), (self.goal,) = ([r * width + c for r, c in find(rows, character)] for character in "SG")
+        self.map = parse_map(text, kind=self.kind, place=place)
+        height, width, statuses = len(self.map), len(self.map[0]), len(self.statuses)
+        self.surface = np.array([list(row) for row in self.map]).ravel()
+        self.cell, self.status = np.divmod(np.arange(height * width * statuses), statuses)  # of each state
+        self.on = self.surface[self.cell]
+        end = statuses - 1
+        self.completed = (self.status == end) | (self.on == "G") & (self.status == end - 1)
 
+        successor, probability, reward = self._transitions()
+        # The goal leads to the end whatever is done there, the end to itself; neither costs anything.
+        successor[self.completed] = (self.cell * statuses + end)[self.completed, None, None]
+        reward[self.completed] = 0.0
+        start = ((self.on == "S") & (self.status == 0)).astype(float)
+        encoding = product_encoding((height, width, statuses))
         spec = Spec(
             name=name or self.kind,
             state=Space(
                 (
                     Variable("row", "one-hot", height, 0.0, 1.0),
                     Variable("column", "one-hot", width, 0.0, 1.0),
-                    Variable("status", "one-hot", len(self.statuses), 0.0, 1.0, labels=self.statuses),
+                    Variable("status", "one-hot", statuses, 0.0, 1.0, labels=self.statuses),
                 )
             ),
             action=Space((Variable("move", "one-hot", len(self.moves), 0.0, 1.0, labels=self.moves),)),
@@ -67,38 +84,26 @@ class Grid(FiniteModel):
             description=f"{self.__doc__} Map of {height} x {width} cells.",
             family=self.kind,
         )
-        end = (len(self.statuses) - 1) * height * width
-        combination = np.arange(end + height * width).reshape(len(self.statuses), height, width)
-        index_of = np.minimum(combination, end).transpose(1, 2, 0)
-        super().__init__(self._table(end), spec, index_of)
+        table = FinitePart(successor, probability, reward, start, self.status == end, encoding)
+        super().__init__(table, spec, possible=self.on != WALL[self.kind])
+        self.side_effect = self._side_effects()
 
-    def _table(self, end: int) -> FinitePart:
+    def _transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Successor and probability (N, A, K) and reward (N, A), the goal and the end left aside."""
         raise NotImplementedError
 
-    def _neighbours(self, direction: tuple[int, int]) -> np.ndarray:
-        """The cell that a move in this direction leads to from each cell: itself at a wall or the border."""
-        height, width = len(self.map), len(self.map[0])
-        rows, columns = np.divmod(np.arange(height * width), width)
-        row, column = rows + direction[0], columns + direction[1]
-        inside = (0 <= row) & (row < height) & (0 <= column) & (column < width)
-        target = np.where(inside, row * width + column, 0)
-        return np.where(inside & ~self.wall[target], target, rows * width + columns)
+    def _side_effects(self) -> np.ndarray:
+        raise NotImplementedError
 
-    def _encoding(self, end: int) -> np.ndarray:
+    def _after(self, way: Way) -> np.ndarray:
+        """The state after a move this way from each state: the same one at a wall or the border."""
         height, width = len(self.map), len(self.map[0])
-        status, cell = np.divmod(np.arange(end + 1), height * width)
-        cell[end] = self.goal
-        row, column = np.divmod(cell, width)
-        factors = ((row, height), (column, width), (status, len(self.statuses)))
-        return np.concatenate([value[:, None] == np.arange(size) for value, size in factors], axis=1).astype(np.float32)
-
-    def _finish(self, end: int, successor: np.ndarray, probability: np.ndarray, reward: np.ndarray) -> FinitePart:
-        """The goal leads to the end whatever is done there; neither costs anything."""
-        successor[self.completed], reward[self.completed] = end, 0.0
-        indices = np.arange(end + 1)
-        return FinitePart(
-            successor, probability, reward, (indices == self.start).astype(float), indices == end, self._encoding(end)
-        )
+        row, column = np.divmod(self.cell, width)
+        row, column = row + way[0], column + way[1]
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        target = np.where(inside, row * width + column, self.cell)
+        blocked = self.surface[target] == WALL[self.kind]
+        return np.where(blocked, self.cell, target) * len(self.statuses) + self.status
 
 
 class Boxpushing(Grid):
@@ -108,28 +113,21 @@ class Boxpushing(Grid):
     statuses = ("empty", "loaded", "end")
     moves = ("up", "down", "left", "right", "pick")
 
-    def _table(self, end: int) -> FinitePart:
-        cells = len(self.wall)
-        ((box_row, box_column),) = find(self.map, "B")
-        box = box_row * len(self.map[0]) + box_column
-        states, loaded = np.arange(end + 1), np.arange(end + 1) // cells == 1
-        self.completed = (states == cells + self.goal) | (states == end)
+    def _transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def moving(way: Way, *sides: Way) -> np.ndarray:
+            return np.stack([self._after(way), *(self._after(side) for side in sides)], axis=1)
 
-        # Outcomes: the intended way, then the slides to both sides.
-        successor = np.repeat(states[:, None, None], 3, axis=2).repeat(5, axis=1)
-        for action, way in enumerate((UP, DOWN, LEFT, RIGHT)):
-            sides = (LEFT, RIGHT) if way in (UP, DOWN) else (UP, DOWN)
-            for outcome, direction in enumerate((way, *sides)):
-                step = self._neighbours(direction)
-                successor[:end, action, outcome] = np.concatenate([step, cells + step])
-        successor[box, 4] = cells + box
+        states = np.arange(len(self.cell))
+        picked = np.where((self.on == "B") & (self.status == 0), states + 1, states)
+        pick = np.stack([picked] * 3, axis=1)
+        ways = (moving(UP, LEFT, RIGHT), moving(DOWN, LEFT, RIGHT), moving(LEFT, UP, DOWN), moving(RIGHT, UP, DOWN))
+        successor = np.stack([*ways, pick], axis=1)
+        probability = np.broadcast_to([[0.95, 0.025, 0.025]] * 4 + [[1.0, 0.0, 0.0]], successor.shape)
+        return successor, probability, np.full(successor.shape[:2], -1.0)
 
-        probability = np.broadcast_to([[[0.95, 0.025, 0.025]] * 4 + [[1.0, 0.0, 0.0]]], successor.shape).copy()
-        self.side_effect = np.zeros((end + 1, 5), int)
-        cell = np.where(states < end, states % cells, self.goal)
-        self.side_effect[loaded & self.mild[cell]] = 1
-        self.side_effect[loaded & self.severe[cell]] = 2
-        return self._finish(end, successor, probability, np.full((end + 1, 5), -1.0))
+    def _side_effects(self) -> np.ndarray:
+        category = (self.status == 1) * (1 * (self.on == "F") + 2 * (self.on == "@"))
+        return np.repeat(category[:, None], len(self.moves), axis=1)
 
 
 class Driving(Grid):
@@ -138,27 +136,20 @@ class Driving(Grid):
     kind = "driving"
     statuses = ("driving", "end")
     moves = tuple(f"{way}-{speed}" for way in ("left", "right", "up", "down") for speed in ("slow", "fast"))
+    fast = np.array([False, True] * 4)
 
-    def _table(self, end: int) -> FinitePart:
-        states = np.arange(end + 1)
-        self.completed = (states == self.goal) | (states == end)
+    def _transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        slides = {LEFT: DOWN, RIGHT: DOWN, UP: RIGHT, DOWN: RIGHT}
+        ways = [np.stack([self._after(way), self._after(slide)], axis=1) for way, slide in slides.items()]
+        successor = np.stack(ways, axis=1).repeat(2, axis=1)  # each way slow and fast
+        probability = np.broadcast_to([0.9, 0.1], successor.shape)
+        # Walls block, so no one ever stands on one; the -5 there only completes the table.
+        reward = np.where((self.on == "X")[:, None], -5.0, np.where(self.fast, -1.0, -2.0)[None, :])
+        return successor, probability, reward
 
-        # Outcomes: the intended way, then the slide; each way slow and fast.
-        successor = np.repeat(states[:, None, None], 2, axis=2).repeat(8, axis=1)
-        for pair, way in enumerate((LEFT, RIGHT, UP, DOWN)):
-            slide = DOWN if way in (LEFT, RIGHT) else RIGHT
-            for outcome, direction in enumerate((way, slide)):
-                successor[:end, 2 * pair : 2 * pair + 2, outcome] = self._neighbours(direction)[:, None]
-
-        probability = np.broadcast_to([0.9, 0.1], successor.shape).copy()
-        fast = np.arange(8) % 2 == 1
-        reward = np.where(fast, -1.0, -2.0)[None, :].repeat(end + 1, axis=0)
-        # Walls block, so no one ever stands on one; the reward there only completes the table.
-        reward[:end][self.wall] = -5.0
-        self.side_effect = np.zeros((end + 1, 8), int)
-        self.side_effect[:end][np.ix_(self.mild, fast)] = 1
-        self.side_effect[:end][np.ix_(self.severe, fast)] = 2
-        return self._finish(end, successor, probability, reward)
+    def _side_effects(self) -> np.ndarray:
+        category = (self.status == 0) * (1 * (self.on == "@") + 2 * (self.on == "H"))
+        return category[:, None] * self.fast[None, :]
 
 
 DOMAINS: dict[Domain, Callable[..., Grid]] = {"boxpushing": Boxpushing, "driving": Driving}

@@ -2,7 +2,8 @@
 
 The compiled program is exact: the numbers and their derivatives are those of the text, except that
 sqrt(x) is sqrt(x + 1e-14), which keeps the derivative of a distance finite at distance zero. The relaxed
-program, by option, replaces comparisons, logic and discrete noise by smooth surrogates; its numbers differ.
+program, by option, lets gradients pass through comparisons, logic and discrete noise as if these were smooth; some
+of its values are those of the smooth surrogates too.
 """
 
 import contextlib
@@ -20,17 +21,38 @@ from pyRDDLGym_jax.core.logic import DefaultJaxRDDLCompilerWithGrad
 
 from sidestep.errors import InputError
 from sidestep.model import Kind, Space, Spec, Variable
-from sidestep.models.rddl_text import RddlText, parse_rddl
+from sidestep.models.gamma_noise import gamma_from_normal
+from sidestep.models.rddl_syntax import parse_rddl
+from sidestep.models.rddl_text import RddlText
 from sidestep.models.rddl_traits import gradient_traits
 
 SQRT_SHIFT = 1e-14
 
 
 class ExactCompiler(JaxRDDLCompiler):
-    """pyRDDLGym-jax's exact compiler with a square root that can be differentiated at zero."""
+    """pyRDDLGym-jax's exact compiler with a square root that can be differentiated at zero, and quick Gamma noise."""
 
     def _jax_sqrt(self, expr: Any, aux: dict[str, Any]) -> Any:
         return self._jax_unary_helper(expr, aux, lambda x: jnp.sqrt(x + SQRT_SHIFT), at_least_int=True)
+
+    def _jax_gamma(self, expr: Any, aux: dict[str, Any]) -> Any:
+        """Gamma(shape, scale) noise, and the function gamma[x], which reaches the same method of the compiler."""
+        if expr.etype == ("func", "gamma"):
+            return self._jax_unary_helper(expr, aux, jax.scipy.special.gamma, at_least_int=True)
+        if len(expr.args) != 2 or not self.rddl.is_non_fluent_expression(expr.args[0]):
+            return super()._jax_gamma(expr, aux)
+        shape, scale = (self._jax(arg, aux) for arg in expr.args)
+        fixed_shape, *_ = shape(*self.split_fluent_nonfluent(self.init_values), aux["params"], jax.random.key(0))
+        gamma = gamma_from_normal(np.asarray(fixed_shape))
+        if gamma is None:
+            return super()._jax_gamma(expr, aux)
+
+        def sample(fluents: Any, non_fluents: Any, parameters: Any, key: Any) -> Any:
+            factor, key, error, parameters = scale(fluents, non_fluents, parameters, key)
+            key, noise_key = jax.random.split(key)
+            return factor * gamma(jax.random.normal(noise_key, fixed_shape.shape, self.REAL)), key, error, parameters
+
+        return sample
 
 
 class RddlModel:
@@ -52,18 +74,23 @@ class RddlModel:
         family: str = "",
     ) -> None:
         self._text = text
-        with text.errors_as_input_errors(), _quiet_and_width_restored():
-            rddl = RDDLLiftedModel(parse_rddl(text))
+        with text.errors_as_input_errors(), _quiet_and_in_width(double):
+            rddl = RDDLLiftedModel(parse_rddl(text, horizon))
+            _check_that_there_is_something_to_decide(rddl, text)
             compiler_class = DefaultJaxRDDLCompilerWithGrad if relaxed else ExactCompiler
             self._compiler = compiler_class(rddl, use64bit=double)
             self._compiler.compile()
-            self._transition = self._compiler.compile_transition(check_constraints=bool(rddl.terminations))
+            transition = self._compiler.compile_transition(check_constraints=bool(rddl.terminations))
             fluents, self._non_fluents = self._compiler.split_fluent_nonfluent(self._compiler.init_values)
         self._rddl = rddl
         self._relaxed = relaxed
         self._real = np.dtype(np.float64 if double else np.float32)
         self._first_fluents = {fluent: np.asarray(value) for fluent, value in fluents.items()}
         self._parameters = self._compiler.model_aux["params"]
+        # Compiled also where the caller is not: the tools' own casts misuse NumPy on concrete arrays, which warns.
+        self._transition = jax.jit(
+            lambda key, actions, fluents: transition(key, actions, fluents, self._non_fluents, self._parameters)[:2]
+        )
 
         state = Space(tuple(self._variable(fluent) for fluent in rddl.state_fluents))
         action = Space(tuple(self._variable(fluent) for fluent in rddl.action_fluents))
@@ -72,16 +99,18 @@ class RddlModel:
         self._low_sides, self._high_sides = low_sides, high_sides
         gradient, notes = gradient_traits(rddl)
         if relaxed:
-            gradient, notes = "exact", ("relaxed: a smooth surrogate whose numbers differ from the model's own",)
+            gradient = "straight-through"
+            notes = ("relaxed: gradients, and some values, are those of smooth surrogates and not the model's own",)
         self.spec = Spec(
             name=name or rddl.domain_name,
             state=state,
             action=action,
-            horizon=int(horizon or rddl.horizon),
+            horizon=rddl.horizon,
             discount=float(rddl.discount),
             gradient=gradient,
             notes=notes + ignored + self._limit_on_actions(),
             description=description,
+            ends=bool(rddl.terminations),
             family=family,
         )
         self._check_that_it_runs()
@@ -94,7 +123,7 @@ class RddlModel:
             name: self._first_fluents[name] for name in self._first_fluents if name not in self._rddl.state_fluents
         }
         actions = self._unflatten(action, self.spec.action)
-        fluents, log, _ = self._transition(key, actions, fluents, self._non_fluents, self._parameters)
+        fluents, log = self._transition(key, actions, fluents)
         return self._flatten(fluents, self.spec.state), log["reward"].astype(self._real), log["termination"] > 0.5
 
     def action_bounds(self, state):
@@ -124,7 +153,7 @@ class RddlModel:
             low, high = np.zeros_like(low), np.full_like(high, len(rddl.type_to_objects[values]) - 1)
         elif kind == "int" and fluent in rddl.action_fluents and not np.all(np.isfinite([low, high])):
             raise InputError(
-                f"the action-fluent '{fluent}' is an integer without bounds; bound it on both sides in action-preconditions",
+                f"the action-fluent '{fluent}' is an integer without bounds; bound both sides in action-preconditions",
                 place=self._text.place_of(fluent),
             )
         names = [",".join(objects) for objects in rddl.ground_types(rddl.variable_params[fluent])]
@@ -150,9 +179,11 @@ class RddlModel:
         value, *_ = side(fluents, self._non_fluents, self._parameters, jax.random.key(0))
         return jnp.ravel(value).astype(self._real)
 
-    def _bounds_that_depend_on_state(self) -> tuple[list, list, tuple[str, ...]]:
+    def _bounds_that_depend_on_state(self) -> tuple[list[Any], list[Any], tuple[str, ...]]:
         """Preconditions `action(?a, ...) <= f(state)`, which the compiler itself leaves out of its bounds."""
-        low_sides, high_sides, ignored = [], [], []
+        low_sides: list[Any] = []
+        high_sides: list[Any] = []
+        ignored = []
         action = Space(tuple(self._variable(fluent) for fluent in self._rddl.action_fluents))
         for is_box, precondition in zip(
             self._compiler.constraints.is_box_preconditions, self._rddl.preconditions, strict=True
@@ -182,6 +213,14 @@ class RddlModel:
         with self._text.errors_as_input_errors(), jax.enable_x64(self._real == np.float64):
             action = jnp.zeros(self.spec.action.size, self._real)
             jax.eval_shape(self.step, self.reset(None), action, jax.random.key(0))
+
+
+def _check_that_there_is_something_to_decide(rddl: RDDLLiftedModel, text: RddlText) -> None:
+    for kind, fluents in (("state-fluent", rddl.state_fluents), ("action-fluent", rddl.action_fluents)):
+        if not fluents:
+            raise InputError(
+                f"the model declares no {kind}; a plan needs at least one", place=text.place_of("pvariables")
+            )
 
 
 def _bound_on_action(precondition: Any, rddl: RDDLLiftedModel) -> tuple[str, bool, Any] | None:
@@ -218,14 +257,14 @@ def _in_words(expression: Any) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_and_width_restored() -> Iterator[None]:
+def _quiet_and_in_width(double: bool) -> Iterator[None]:
     """The compiler prints its progress and sets jax_enable_x64 for the whole process; neither is wanted."""
-    width = jax.config.jax_enable_x64
+    of_process = jax.enable_x64.get_global()
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with jax.enable_x64(double), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
-        jax.config.update("jax_enable_x64", width)
+        jax.config.update("jax_enable_x64", of_process)
 
 
 def load_rddl(domain: Path, instance: Path | None = None, **options: Any) -> RddlModel:

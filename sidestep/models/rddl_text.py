@@ -1,18 +1,17 @@
 """RDDL text and where things stand in it, so that an error can name its file and line."""
 
 import contextlib
+import difflib
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sidestep.errors import InputError
 
 _COMMENT = re.compile(r"//[^\n]*")
-_BLOCKS = {"domain": r"\bdomain\s+[\w-]+\s*\{", "instance": r"\binstance\s+[\w-]+\s*\{"}
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,18 @@ class RddlText:
     def read(cls, domain: Path, instance: Path | None = None) -> "RddlText":
         return cls(tuple((str(path), _read(path)) for path in (domain, instance) if path is not None))
 
-    @property
+    @cached_property
     def whole(self) -> str:
         return "\n".join(text for _, text in self.parts)
+
+    @cached_property
+    def bare(self) -> str:
+        """The whole with blanks in place of comments: the same characters at the same positions otherwise."""
+        return _COMMENT.sub(lambda comment: " " * len(comment[0]), self.whole)
+
+    def line_at(self, position: int) -> int:
+        """The line of the whole, counted from 1, on which the character before or at this position stands."""
+        return self.whole.count("\n", 0, position) + 1
 
     def place(self, line: int) -> str:
         """`file:line` of a line of the whole, counted from 1."""
@@ -41,11 +49,13 @@ class RddlText:
 
     def place_of(self, word: str) -> str:
         """`file:line` where `word` stands first, outside of comments."""
-        pattern = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
-        for number, line in enumerate(self.whole.split("\n"), start=1):
-            if pattern.search(_COMMENT.sub("", line)):
-                return self.place(number)
-        return self.parts[0][0]
+        found = self._find(word)
+        return self.parts[0][0] if found is None else self.place(self.line_at(found))
+
+    def line_of_block(self, block: str) -> int | None:
+        """The line on which the block `domain name {`, `instance name {`, ... begins."""
+        found = re.search(rf"(?<![\w-]){block}\s+[\w-]+\s*\{{", self.bare)
+        return None if found is None else self.line_at(found.start())
 
     @contextlib.contextmanager
     def errors_as_input_errors(self) -> Iterator[None]:
@@ -57,73 +67,90 @@ class RddlText:
         except InputError:
             raise
         except Exception as error:
-            message = _one_sentence(error)
-            named = re.findall(r"<([\w'-]+)>", message)
-            places = [self.place_of(word) for word in named]
-            place = next((place for place in places if ":" in place), self.parts[0][0])
-            raise InputError(message, place=place) from error
+            message = re.sub(r"\x1b\[\d+m", "", str(error)) or type(error).__name__
+            raise InputError(self._sentence(message), place=self.place_of_error(message)) from error
 
+    def place_of_error(self, message: str) -> str:
+        """Where an error of the RDDL tools lies, by what its message quotes: an expression, a formula, a section, names.
 
-def parse_rddl(text: RddlText) -> Any:
-    """The syntax tree of the text, or an InputError at the line where it stops making sense."""
-    bare = _COMMENT.sub("", text.whole)
-    for block, opening in _BLOCKS.items():
-        if not re.search(opening, bare):
-            raise InputError(
-                f"expected a block '{block} name {{ ... }}' and found none"
-                + ("; name its file too, as domain.rddl:instance.rddl" if block == "instance" else ""),
-                place=text.parts[-1][0],
+        The tools do not keep positions, so we look for the quoted things in the text, the most telling first.
+        """
+        formula = re.search(r"CPFs? \{?<?([\w-]+'?)", message)
+        start, end = self._formula(formula[1]) if formula else (0, len(self.bare))
+        quoted = re.search(r">> (.*)", message)
+        names = re.findall(r"<([\w'?-]+)>", message) + re.findall(r"'([\w-]+)'", message.partition(" must be ")[0])
+        positions = []
+        if quoted and quoted[1]:
+            positions.append(self._find_expression(quoted[1], start, end))
+        if formula and end < len(self.bare):
+            positions += [self._find(name, start, end) for name in names if name != formula[1]] + [start]
+        for section in ("init-state", "non-fluents", "objects"):
+            if section in message or "nitial value" in message or "in the instance" in message:
+                positions += [self._find(name, *self._section(section)) for name in reversed(names)]
+        last = "has the same name" in message
+        for section in ("types", "pvariables"):
+            positions += [self._find(name, *self._section(section), last=last) for name in names]
+        positions += [self._find(name.rstrip("'")) for name in names]
+        found = next((position for position in positions if position is not None), None)
+        return self.parts[0][0] if found is None else self.place(self.line_at(found))
+
+    def _sentence(self, message: str) -> str:
+        unknown = re.match(r"Variable <([\w-]+)> is not defined", message)
+        function = re.match(r"func operator (\w+) is not supported: must be one of ([\w,]+)", message)
+        if unknown:
+            words = set(re.findall(r"[A-Za-z][\w-]*", self.bare)) - {unknown[1]} | _distributions()
+            near = difflib.get_close_matches(unknown[1], words, n=1)
+            return f"there is no variable or distribution '{unknown[1]}'" + (
+                f"; did you mean '{near[0]}'?" if near else "; declare it in pvariables"
             )
-    parser = _parser()
+        if function:
+            near = difflib.get_close_matches(function[1], function[2].split(","), n=1)
+            return f"there is no function '{function[1]}[...]'" + (
+                f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(sorted(function[2].split(',')))}"
+            )
+        return re.sub(r"\.?\s*>> ", ", in ", message).replace("Please check expression for", "of").rstrip(" .")
+
+    def _find(self, word: str, start: int = 0, end: int | None = None, last: bool = False) -> int | None:
+        found = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])").finditer(
+            self.bare, start, len(self.bare) if end is None else end
+        )
+        positions = [match.start() for match in found]
+        return None if not positions else positions[-1 if last else 0]
+
+    def _formula(self, name: str) -> tuple[int, int]:
+        """From where to where `name(...) = ...;` reaches; everything when there is no such formula."""
+        found = re.search(rf"(?<![\w-]){re.escape(name)}\s*(\([^()]*\))?\s*=[^=]", self.bare)
+        return (found.start(), (self.bare + ";").find(";", found.end())) if found else (0, len(self.bare))
+
+    def _section(self, name: str) -> tuple[int, int]:
+        """From where to where `name { ... };` reaches; nowhere when there is no such section."""
+        found = re.search(rf"(?<![\w-]){name}\s*\{{", self.bare)
+        if not found:
+            return 0, 0
+        depth, end = 1, found.end()
+        while depth and end < len(self.bare):
+            depth += {"{": 1, "}": -1}.get(self.bare[end], 0)
+            end += 1
+        return found.end(), end
+
+    def _find_expression(self, expression: str, start: int, end: int) -> int | None:
+        """An expression that the tools print in their own spacing and with parentheses of their own."""
+        insignificant = " \t\n()"
+        wanted = "".join(character for character in expression if character not in insignificant)
+        kept = [i for i in range(start, end) if self.bare[i] not in insignificant]
+        found = "".join(self.bare[i] for i in kept).find(wanted)
+        return None if found < 0 else kept[found]
+
+
+def _distributions() -> set[str]:
     from pyRDDLGym.core.parser.parser import RDDLlex
 
-    parser.lexer = RDDLlex()
-    parser.lexer.build()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            tree = parser.parse(text.whole)
-        except SyntaxError as error:
-            raise _syntax_error(str(error), text) from error
-        except AttributeError as error:  # the parser's own message needs a token, and there is none at the end
-            last = text.place(text.whole.rstrip().count("\n") + 1)
-            raise InputError("the text ends too early; a '}' or ';' is missing before this line", place=last) from error
-    for warning in caught:
-        illegal = re.search(r"illegal character (.) at line (\d+)", str(warning.message))
-        if illegal:
-            raise InputError(f"'{illegal[1]}' has no meaning in RDDL; remove it", place=text.place(int(illegal[2])))
-    return tree
-
-
-@cache
-def _parser() -> Any:
-    """The grammar's tables take a second to build; once a process is enough."""
-    from ply.yacc import NullLogger
-    from pyRDDLGym.core.parser.parser import RDDLParser
-
-    parser = RDDLParser(lexer=None, verbose=False)
-    parser.build(debug=False, write_tables=False, errorlog=NullLogger())
-    return parser
-
-
-def _syntax_error(message: str, text: RddlText) -> InputError:
-    line = re.search(r"line (\d+)", message)
-    if not line:
-        return InputError(message, place=text.parts[0][0])
-    number = int(line[1])
-    source = text.whole.split("\n")[number - 1].strip()
-    cause = message.rsplit("...\n", 1)[-1].strip().rstrip(".")
-    return InputError(f"the parser stops at '{source}': {cause[0].lower()}{cause[1:]}", place=text.place(number))
-
-
-def _one_sentence(error: Exception) -> str:
-    message = re.sub(r"\x1b\[\d+m", "", str(error)) or type(error).__name__
-    return message.replace(">> ", "in ").replace("Please check expression for", "of")
+    return {word for word in RDDLlex().reserved if word[0].isupper()}
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError("there is no such file", place=str(path)) from None
     except IsADirectoryError:

@@ -16,8 +16,8 @@ class PlanConfig:
     """Through the model (MBGE); by the score function (MFGE); exact on finite models; or no constraint at all."""
     constraint_form: Literal["probability", "log"] = "log"
     """Differentiate E[C] itself, or E[-log(1 - C)], which does not vanish where a classifier saturates."""
-    log_cap: float = 20.0
-    """Largest -log(1 - C) of one trajectory: hopeless ones must not drown the others."""
+    log_cap: float = 5.0
+    """Where -log(1 - C) of one trajectory begins to be damped: hopeless ones must not drown the others."""
 
     epochs: int = 1500
     """Learning epochs."""
@@ -30,20 +30,23 @@ class PlanConfig:
     gradient_clip: float = 1.0
     """Largest norm of the gradient."""
     balance: bool = True
-    """Measure the reward's and each constraint's gradient in units of its own running norm, so that multipliers of
-    order one mean the same on every model."""
+    """Measure the reward's gradient in units of its running norm and each constraint's in units of the largest that it
+    had, so that multipliers mean the same on every model."""
     divide_by_multipliers: bool = True
     """Divide the loss by 1 + sum of multipliers."""
     discount_training: bool = False
     """Train on the discounted return instead of the plain one."""
 
-    multiplier: Literal["projected", "log-adam", "pid"] = "projected"
-    """lambda + rate * violation, kept in [0, max]; Adam on log lambda (the paper's code); or a PID controller."""
-    multiplier_start: float = 0.3
+    multiplier: Literal["relative", "projected", "log-adam", "pid"] = "relative"
+    """lambda * exp(rate * relative violation); lambda + rate * violation, kept in [0, max]; Adam on log lambda (the
+    paper's code); or a PID controller."""
+    multiplier_start: float = 0.1
     """First value of every multiplier."""
-    multiplier_rate: float = 0.03
+    multiplier_rate: float = 0.02
     """Step size of a multiplier (the integral gain of PID)."""
-    multiplier_max: float = 20.0
+    multiplier_min: float = 0.01
+    """Smallest value of a multiplier (relative rule)."""
+    multiplier_max: float = 1000.0
     """Largest value of a multiplier."""
     pid_proportional: float = 0.5
     """Gain on the present violation (PID)."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from sidestep.model import FinitePart, Trajectory
@@ -83,7 +82,7 @@ def _fixed_point(step: Any, first: Array) -> Array:
     return jax.lax.while_loop(going, more, (first, step(first), jnp.zeros((), int)))[1]
 
 
-def cost_tables(problem: Problem) -> Float[np.ndarray, "constraint state action"]:
+def cost_tables(problem: Problem) -> Float[Array, "constraint state action"]:
     """The learned cost of every state-action pair, for each constraint: one forward pass over the whole table."""
     finite: FinitePart = problem.model.finite  # type: ignore[attr-defined]
     states, actions = len(finite.start), problem.model.spec.action.size
@@ -91,7 +90,7 @@ def cost_tables(problem: Problem) -> Float[np.ndarray, "constraint state action"
     choices = jnp.tile(jnp.eye(actions), (states, 1))
     ones = jnp.ones(states * actions, int)
     pairs = Trajectory(encoded[:, None, :], choices[:, None, :], jnp.zeros((states * actions, 1)), ones)
-    return np.asarray(problem.costs(pairs)).T.reshape(-1, states, actions)
+    return problem.costs(pairs).T.reshape(-1, states, actions)
 
 
 def exact_gradients(

@@ -47,14 +47,17 @@ class Learner(eqx.Module):
     value: Network | None
     optimiser: Any
     multipliers: Multipliers
+    tolerances: Float[Array, " constraint"]  # d_i that is aimed at, with the margin taken off
     states: Moments
     returns: Moments
-    norms: Float[Array, " objective"]  # running mean square of the gradients: reward first, then each constraint
+    log_norms: Float[Array, " objective"]  # running mean of the gradients' log norm: reward first, then constraints
     epoch: Array
     key: PRNGKeyArray
 
     @classmethod
-    def start(cls, problem: Problem, config: PlanConfig, key: PRNGKeyArray, policy: NetworkPolicy | None = None):
+    def start(
+        cls, problem: Problem, config: PlanConfig, key: PRNGKeyArray, policy: NetworkPolicy | None = None
+    ) -> "Learner":
         policy_key, value_key, run_key = jax.random.split(key, 3)
         if policy is None:
             policy = make_policy(
@@ -76,9 +79,10 @@ class Learner(eqx.Module):
             value=value,
             optimiser=optimiser(config).init(learned),
             multipliers=Multipliers.start(count, config),
+            tolerances=(1.0 - config.margin) * jnp.asarray(problem.tolerances, float),
             states=Moments.start(problem.model.spec.state.size),
             returns=Moments.start(1),
-            norms=jnp.zeros(1 + count),
+            log_norms=jnp.full(1 + count, -jnp.inf, float),
             epoch=jnp.zeros((), int),
             key=run_key,
         )
@@ -111,20 +115,29 @@ def adam_step(learner: Learner, ascent: Any, config: PlanConfig) -> Learner:
 
 
 def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any, Float[Array, " objective"]]:
-    """The ascent direction of the Lagrangian and the running norms behind it.
+    """The ascent direction of the Lagrangian, and the logarithms of its units.
 
-    (g_R / n_R - sum_i lambda_i g_i / n_i) / (1 + sum_i lambda_i), eq. 8 with each gradient in units of its own size;
-    n = 1 without `balance`. `gradients` are stacked: reward first, then each constraint.
+    (g_R / n_R - sum_i lambda_i g_i / n_i) / (1 + sum_i lambda_i), eq. 8 with units: n_R is the running norm of the
+    reward's gradient (a geometric mean, which spikes do not move); n_i is the largest running norm so far, since a
+    constraint that is met must be allowed to fall silent; and the whole has length 1, since Adam would crawl where
+    gradients shrink. Without `balance` all units are 1 and the length stays. `gradients` are stacked: reward first,
+    then each constraint.
     """
     squares = sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
-    norms = jnp.where(learner.epoch == 0, squares, NORM_MEMORY * learner.norms + (1 - NORM_MEMORY) * squares)
+    logs = 0.5 * jnp.log(squares + 1e-24)
+    running = jnp.where(jnp.isinf(learner.log_norms), logs, NORM_MEMORY * learner.log_norms + (1 - NORM_MEMORY) * logs)
+    units = running.at[1:].max(learner.log_norms[1:])
     multipliers = learner.multipliers.value
     signed = jnp.concatenate([jnp.ones(1), -multipliers])
     if config.divide_by_multipliers:
         signed = signed / (1.0 + jnp.sum(multipliers))
     if config.balance:
-        signed = signed / jnp.sqrt(norms + 1e-12)
-    return jax.tree.map(lambda leaf: jnp.tensordot(signed, leaf, axes=1), gradients), norms
+        signed = signed * jnp.exp(-units)
+    ascent = jax.tree.map(lambda leaf: jnp.tensordot(signed, leaf, axes=1), gradients)
+    if config.balance:
+        length = optax.global_norm(ascent) + 1e-12
+        ascent = jax.tree.map(lambda leaf: leaf / length, ascent)
+    return ascent, units
 
 
 def with_statistics(learner: Learner, trajectory: Trajectory, discount: float) -> Learner:

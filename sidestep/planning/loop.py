@@ -53,7 +53,7 @@ def make_epoch(problem: Problem, config: PlanConfig) -> Epoch:
     """One epoch of learning: trajectories (or tables), gradients, multipliers, a step."""
     check_method(problem, config)
     if config.reward_gradient == "exact":
-        tables = jnp.asarray(cost_tables(problem)) if problem.constraints else _no_costs(problem)
+        tables = cost_tables(problem) if problem.constraints else _no_costs(problem)
         return lambda learner, key: _exact_epoch(problem, config, tables, learner)
     if config.reward_gradient == "pathwise":
         return lambda learner, key: _pathwise_epoch(problem, config, learner, key)
@@ -111,22 +111,22 @@ def _pathwise_epoch(problem: Problem, config: PlanConfig, learner: Learner, key:
         scores, _ = score_function(problem, config, learner, trajectory, traced)
         gradients = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), gradients, scores)
     metrics = {"return": jnp.mean(trajectory.returns())}
-    learner, more = _lagrangian_step(problem, config, learner, gradients, jnp.mean(costs, axis=0))
+    learner, more = _lagrangian_step(config, learner, gradients, jnp.mean(costs, axis=0))
     return with_statistics(learner, trajectory, problem.model.spec.discount), metrics | more
 
 
 def _exact_epoch(problem: Problem, config: PlanConfig, tables: Array, learner: Learner) -> Stepped:
     gradients, objectives, metrics = exact_gradients(problem, config, learner, tables)
-    learner, more = _lagrangian_step(problem, config, learner, gradients, objectives[1:])
+    learner, more = _lagrangian_step(config, learner, gradients, objectives[1:])
     return learner, metrics | more | {"return": objectives[0]}
 
 
-def _lagrangian_step(problem: Problem, config: PlanConfig, learner: Learner, gradients: Any, costs: Array) -> Stepped:
+def _lagrangian_step(config: PlanConfig, learner: Learner, gradients: Any, costs: Array) -> Stepped:
     """One step of theta along eq. 8 and one of every multiplier along eq. 7."""
-    ascent, norms = balanced(learner, gradients, config)
-    moved = replace(adam_step(learner, ascent, config), norms=norms)
-    moved = replace(moved, multipliers=_moved(problem, config, learner, costs))
-    return moved, {"costs": costs, "multipliers": moved.multipliers.value, "gradient_norms": jnp.sqrt(norms)}
+    ascent, log_norms = balanced(learner, gradients, config)
+    moved = replace(adam_step(learner, ascent, config), log_norms=log_norms)
+    moved = replace(moved, multipliers=_moved(config, learner, costs))
+    return moved, {"costs": costs, "multipliers": moved.multipliers.value, "gradient_norms": jnp.exp(log_norms)}
 
 
 def _ppo_epoch(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray) -> Stepped:
@@ -146,7 +146,7 @@ def _ppo_epoch(problem: Problem, config: PlanConfig, learner: Learner, key: PRNG
         norms = jnp.sqrt(sum(squares, jnp.zeros(len(problem.constraints))))
         learner = adam_step(learner, jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), gradients), config)
     learner, metrics = ppo_steps(problem, config, learner, trajectory, traced, shuffle_key)
-    learner = replace(learner, multipliers=_moved(problem, config, before, jnp.mean(costs, axis=0)))
+    learner = replace(learner, multipliers=_moved(config, before, jnp.mean(costs, axis=0)))
     learning = before.epoch >= config.learning_starts
     learner = jax.tree.map(lambda new, old: jnp.where(learning, new, old) if new is not old else old, learner, before)
     learner = with_statistics(learner, trajectory, problem.model.spec.discount)
@@ -159,9 +159,8 @@ def _ppo_epoch(problem: Problem, config: PlanConfig, learner: Learner, key: PRNG
     return learner, metrics
 
 
-def _moved(problem: Problem, config: PlanConfig, learner: Learner, costs: Array) -> Multipliers:
-    violation = costs - (1.0 - config.margin) * jnp.asarray(problem.tolerances)
-    return learner.multipliers.moved(violation, config)
+def _moved(config: PlanConfig, learner: Learner, costs: Array) -> Multipliers:
+    return learner.multipliers.moved(costs, learner.tolerances, config)
 
 
 def _no_costs(problem: Problem) -> Array:

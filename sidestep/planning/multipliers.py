@@ -1,4 +1,9 @@
-"""Lagrange multipliers: how strongly each constraint pulls, moved by its violation  v_i = E[C_i] - d_i  (eq. 7)."""
+"""Lagrange multipliers: how strongly each constraint pulls, moved by its violation  v_i = E[C_i] - d_i  (eq. 7).
+
+The relative rule is ours. A violation of 0.05 cannot show more than 0.05 when a constraint is met, but 0.95 when it is
+not, so a multiplier that climbs on plain violations comes down twenty times slower than it went up. Measured relative
+to cost and tolerance both ways are alike, and a multiplicative step needs no unit.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -7,13 +12,14 @@ from jaxtyping import Array, Float
 from sidestep.planning.config import PlanConfig
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
+COST_MEMORY = 0.8  # of the smoothed cost
 
 
 class Multipliers(eqx.Module):
     """The multipliers lambda >= 0 and what their rule remembers."""
 
     value: Float[Array, " constraint"]
-    first: Float[Array, " constraint"]  # Adam's first moment; PID: the integral
+    first: Float[Array, " constraint"]  # Adam's first moment; PID: the integral; relative: the smoothed cost
     second: Float[Array, " constraint"]  # Adam's second moment; PID: the last violation
     updates: Array
 
@@ -22,9 +28,21 @@ class Multipliers(eqx.Module):
         zeros = jnp.zeros(count)
         return cls(jnp.full(count, config.multiplier_start, float), zeros, zeros, jnp.zeros((), int))
 
-    def moved(self, violation: Float[Array, " constraint"], config: PlanConfig) -> "Multipliers":
+    def moved(self, cost: Float[Array, " constraint"], tolerance: Array, config: PlanConfig) -> "Multipliers":
+        """After an epoch in which the constraints cost this much in the mean."""
+        if config.multiplier == "relative":
+            return _relative(self, cost, tolerance, config)
         rule = {"projected": _projected, "log-adam": _log_adam, "pid": _pid}[config.multiplier]
-        return rule(self, violation, config)
+        return rule(self, cost - tolerance, config)
+
+
+def _relative(old: Multipliers, cost: Array, tolerance: Array, config: PlanConfig) -> Multipliers:
+    """lambda <- clip(lambda * exp(rate * (c - d) / (c + d)), min, max) of the smoothed cost c; "never" is 1 %."""
+    smoothed = jnp.where(old.updates == 0, cost, COST_MEMORY * old.first + (1 - COST_MEMORY) * cost)
+    tolerance = jnp.maximum(tolerance, 0.01)
+    step = config.multiplier_rate * (smoothed - tolerance) / (smoothed + tolerance)
+    value = jnp.clip(old.value * jnp.exp(step), config.multiplier_min, config.multiplier_max)
+    return Multipliers(value, smoothed, old.second, old.updates + 1)
 
 
 def _projected(old: Multipliers, violation: Array, config: PlanConfig) -> Multipliers:

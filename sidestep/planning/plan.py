@@ -16,11 +16,12 @@ from sidestep.model import Model, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
-from sidestep.planning.loop import test_phase, train_chunk
+from sidestep.planning.loop import check_method, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.policies import NetworkPolicy
 
 Row = dict[str, Any]
+NEVER = 0.05  # expected cost up to which a tolerance of zero counts as met: a network never says zero
 
 
 class PlannerState(eqx.Module):
@@ -57,11 +58,19 @@ class Planner:
         rule: Callable[[Trajectory], Any] | None = None,
     ) -> None:
         self.problem = Problem(model, safety, tuple(constraints))
+        check_method(self.problem, config)
         self.config = config
         self.rule = rule
-        together = _over_seeds(model)
-        self._chunk = eqx.filter_jit(together(train_chunk(self.problem, config)))
-        self._test = eqx.filter_jit(together(test_phase(self.problem, config)))
+        # The safety model is an argument of the compiled programs, so that a refitted one does not compile them anew.
+        self._chunk = _over_seeds(model, lambda safety: train_chunk(self._with(safety), config))
+        self._test = _over_seeds(model, lambda safety: test_phase(self._with(safety), config))
+
+    def _with(self, safety: Any) -> Problem:
+        return Problem(self.problem.model, safety, self.problem.constraints)
+
+    def refitted(self, safety: Any) -> None:
+        """Go on with a safety model of the same shape that has learned more."""
+        self.problem = self._with(safety)
 
     def start(self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None) -> PlannerState:
         """The state before the first epoch, one seed for each key; `policy` is a warm start for all of them."""
@@ -79,10 +88,10 @@ class Planner:
         """Train up to the next test, and test."""
         begun = time.perf_counter()
         best, best_return = state.best, np.asarray(state.best_return)
-        learners, training = self._chunk(state.learners)
-        results, trajectories = self._test(learners)
+        learners, training = self._chunk(self.problem.safety, state.learners)
+        results, trajectories = self._test(self.problem.safety, learners)
         training, results = jax.tree.map(np.asarray, (training, results))
-        feasible = self._feasible(results["mean"])
+        feasible = self._feasible(results["mean"], np.asarray(learners.tolerances))
         better = feasible & (results["mean"]["return"] > best_return)
         best = jax.tree.map(lambda new, old: _choose(better, new, old), learners.policy, best)
         state = PlannerState(learners, best, jnp.asarray(np.where(better, results["mean"]["return"], best_return)))
@@ -106,12 +115,11 @@ class Planner:
             plans.append(Plan(best if feasible else last, last, feasible, text, rows))
         return plans
 
-    def _feasible(self, mean: dict[str, np.ndarray]) -> np.ndarray:
+    def _feasible(self, mean: dict[str, np.ndarray], tolerances: np.ndarray) -> np.ndarray:
         if not self.problem.constraints:
             return np.ones(len(mean["return"]), bool)
-        room = (1.0 - self.config.margin) * self.problem.tolerances
-        slack = np.where(self.problem.tolerances == 0, 0.05, 0.0)  # "never" is met up to what a network can say
-        return np.all(mean["costs"] <= room + slack, axis=1)
+        slack = np.where(tolerances == 0, NEVER, 0.0)
+        return np.all(mean["costs"] <= tolerances + slack, axis=1)
 
     def _true_shares(self, trajectories: dict[str, Trajectory]) -> dict[str, np.ndarray]:
         if self.rule is None:
@@ -154,26 +162,25 @@ def plan(
     return planner.finish(steps[-1][0], [row for _, rows in steps for row in rows])[0]
 
 
-def _over_seeds(model: Model) -> Callable[[Callable], Callable]:
-    """Seeds side by side; one after the other where trajectories end, since only then can the rest be skipped."""
+def _over_seeds(model: Model, make: Callable[[Any], Callable[[Learner], Any]]) -> Callable[[Any, Learner], Any]:
+    """`make(safety)(learner)` compiled for a stack of learners: side by side, or one after the other where
+    trajectories end, since only then can a batch that has ended be skipped."""
     if not model.spec.ends:
-        return lambda function: eqx.filter_vmap(function)
+        side_by_side = eqx.filter_vmap(lambda safety, learner: make(safety)(learner), in_axes=(None, eqx.if_array(0)))
+        return eqx.filter_jit(side_by_side)
 
-    def one_by_one(function):
-        def mapped(learners):
-            arrays, rest = eqx.partition(learners, eqx.is_array)
+    def one_by_one(safety, learners):
+        arrays, rest = eqx.partition(learners, eqx.is_array)
+        first = eqx.combine(jax.tree.map(lambda leaf: leaf[0], arrays), rest)
+        shapes = eqx.filter_eval_shape(make(safety), first)
+        statics = eqx.filter(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct), inverse=True)
 
-            def one(leaves):
-                result = function(eqx.combine(leaves, rest))
-                return eqx.partition(result, eqx.is_array)[0]
+        def one(leaves):
+            return eqx.filter(make(safety)(eqx.combine(leaves, rest)), eqx.is_array)
 
-            shape = eqx.filter_eval_shape(function, eqx.combine(jax.tree.map(lambda leaf: leaf[0], arrays), rest))
-            statics = eqx.partition(shape, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))[1]
-            return eqx.combine(jax.lax.map(one, arrays), statics)
+        return eqx.combine(jax.lax.map(one, arrays), statics)
 
-        return mapped
-
-    return one_by_one
+    return eqx.filter_jit(one_by_one)
 
 
 def _of_seed(tree: Any, index: int) -> Any:

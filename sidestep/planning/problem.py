@@ -37,12 +37,16 @@ class Problem:
         return jnp.exp(self.safety.log_probabilities(*_parts(trajectory))) @ self.weights.T
 
     def surrogate(self, trajectory: Trajectory, form: str, cap: float) -> Float[Array, "batch constraint"]:
-        """What is differentiated: C itself, or min(-log(1 - C), cap), whose derivative does not vanish at C = 1."""
+        """What is differentiated: C itself, or cap * log(1 + H / cap) of H = -log(1 - C).
+
+        The derivative of H does not vanish where C saturates at 1; the soft cap keeps hopeless trajectories from
+        drowning the others without letting go of them.
+        """
         if form == "probability" or self.safety.summed:
             return self.costs(trajectory)
         log_probabilities = self.safety.log_probabilities(*_parts(trajectory))
         harmless = jnp.where(jnp.asarray(self.weights)[None] > 0, -jnp.inf, log_probabilities[:, None, :])
-        return jnp.minimum(-jax.nn.logsumexp(harmless, axis=2), cap)
+        return cap * jnp.log1p(-jax.nn.logsumexp(harmless, axis=2) / cap)
 
     def shares(self, trajectory: Trajectory) -> Float[Array, " category"]:
         """Predicted share of each category."""

@@ -1,0 +1,7 @@
+"""`python -m sidestep`."""
+
+import sys
+
+from sidestep.cli import main
+
+sys.exit(main())

@@ -1,0 +1,141 @@
+"""Using what a run found: `sidestep.load("runs/x")` gives the policy, the safety model and a monitor."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from sidestep.errors import InputError
+from sidestep.model import Model
+from sidestep.models import load_model
+from sidestep.policies import NetworkPolicy, make_policy
+from sidestep.runs import Run
+from sidestep.trees import load_tree, read_header, save_tree
+
+
+def save_policy(path: Path, policy: NetworkPolicy, model_reference: str) -> None:
+    """The policy's weights with a header that is enough to build it again."""
+    header = {
+        "kind": "network-policy",
+        "model": model_reference,
+        "widths": [linear.out_features for linear in policy.net.hidden],
+        "squash": next((head.squash for head in policy.heads if hasattr(head, "squash")), "tanh"),
+        "clock": policy.observer.clock,
+        "memory": policy.observer.safety is not None,
+    }
+    save_tree(path, policy, header)
+
+
+def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy:
+    header = read_header(path)
+    if header.get("kind") != "network-policy":
+        raise InputError("is a file of ours, but not a policy", place=str(path))
+    like = make_policy(
+        model,
+        jax.random.key(0),
+        widths=tuple(header["widths"]),
+        squash=header["squash"],
+        clock=header["clock"],
+        safety=safety if header["memory"] else None,
+    )
+    return load_tree(path, like)
+
+
+class Actor:
+    """A policy in use: give it the state of each step, it gives the action and keeps clock and memory itself."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.policy = policy
+        self._act = jax.jit(lambda state, clock, memory, key: policy.act(state, clock, memory, key))
+        self._act_batch = jax.jit(jax.vmap(policy.act, in_axes=(0, None, 0, 0)))
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new trajectory."""
+        self._clock, self._memory = 0, None
+
+    def act(self, state: Any, key: PRNGKeyArray | None = None) -> np.ndarray:
+        """The action in `state`, one vector or a batch of them; a key is needed by policies that sample."""
+        state = jnp.asarray(state, self.policy.observer.mean.dtype)
+        size = self.policy.model.spec.state.size
+        if state.ndim not in (1, 2) or state.shape[-1] != size:
+            raise InputError(f"a state has shape ({size},) or (batch, {size}), not {state.shape}")
+        key = jax.random.key(self._clock) if key is None else key
+        if self._memory is None:
+            first = self.policy.start()
+            batch = state.shape[:-1]
+            self._memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*batch, *leaf.shape)), first)
+        if state.ndim == 1:
+            action, self._memory = self._act(state, self._clock, self._memory, key)
+        else:
+            keys = jax.random.split(key, state.shape[0])
+            action, self._memory = self._act_batch(state, self._clock, self._memory, keys)
+        self._clock += 1
+        return np.asarray(action)
+
+
+class Monitor:
+    """Follows a live trajectory step by step: the risk so far of each category or worse, and an alarm."""
+
+    def __init__(self, safety: Any, categories: tuple[str, ...], threshold: float = 0.05) -> None:
+        self.safety, self.categories, self.threshold = safety, categories, threshold
+        self._advance = jax.jit(lambda memory, state, action: safety.advance(memory, state, action))
+        self._risk = jax.jit(lambda memory: safety.risk(memory))
+        self.restart()
+
+    def restart(self) -> None:
+        self._memory = self.safety.start()
+
+    def step(self, state: Any, action: Any) -> dict[str, float]:
+        """Risk of "this category or worse" if the trajectory were to end after this step."""
+        self._memory = self._advance(self._memory, jnp.asarray(state, float), jnp.asarray(action, float))
+        risks = np.asarray(self._risk(self._memory))
+        return {name: float(risk) for name, risk in zip(self.categories[1:], risks, strict=True)}
+
+    @property
+    def alarm(self) -> bool:
+        """Is the risk of anything but the best category above the threshold?"""
+        return bool(np.asarray(self._risk(self._memory))[0] > self.threshold)
+
+
+class Answer:
+    """A finished run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.run = Run.open(Path(path))
+        self.config = self.run.config
+        self.model = load_model(self.config["model"])
+        self.categories = tuple(self.config["categories"])
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return self.run.read_json("result.json")
+
+    @property
+    def safety(self) -> Any:
+        from sidestep.safety.io import load_safety
+
+        file = self.run.path / "safety.safetensors"
+        return load_safety(file) if file.is_file() else None
+
+    def policy_of(self, model: Model) -> NetworkPolicy:
+        """The answer's policy by its mean action, for `model`."""
+        file = self.run.path / "policy.safetensors"
+        if not file.is_file():
+            raise InputError("this run has no policy yet; go on with `sidestep resume`", place=str(self.run.path))
+        return load_policy(file, model, self.safety).mean()
+
+    @property
+    def policy(self) -> Actor:
+        return Actor(self.policy_of(self.model))
+
+    def monitor(self, threshold: float = 0.05) -> Monitor:
+        return Monitor(self.safety, self.categories, threshold)
+
+
+def load(path: str | Path) -> Answer:
+    """The run in this folder, in a fresh process, by its path alone."""
+    return Answer(path)

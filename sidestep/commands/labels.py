@@ -1,0 +1,121 @@
+"""`sidestep collect` and `sidestep label`: trajectories into a store, labels onto them, both in and out of files."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sidestep.errors import InputError
+
+CHUNK = 10_000  # trajectories between two movements of the progress bar
+
+
+def collect(
+    model: str, store: Path, policy: str, count: int, horizon: int | None, rule: str | None, seed: int, quiet: bool
+) -> int:
+    """Roll out `count` trajectories of a policy and put them into the store, which is made if it is not there."""
+    import jax
+    from rich.progress import track
+
+    from sidestep.commands.policies import named_policy
+    from sidestep.labels.rules import scale_of
+    from sidestep.labels.store import Store
+    from sidestep.model import rollout
+    from sidestep.models import load_model
+
+    if count < 1:
+        raise InputError(f"must be at least 1, not {count}", place="--count")
+    if horizon is not None and horizon < 1:
+        raise InputError(f"must be at least 1, not {horizon}", place="--horizon")
+    mdp = load_model(model)
+    acting = named_policy(policy, mdp)
+    make = Store.open if store.exists() else Store.create
+    key = jax.random.key(seed)
+    added = 0
+    with make(store, mdp.spec, scale_of(rule, mdp)) as opened:
+        for index in track(range(-(-count // CHUNK)), "rolling out", disable=quiet):
+            batch = min(CHUNK, count - index * CHUNK)
+            trajectory = rollout(mdp, acting, jax.random.fold_in(key, index), batch, horizon)
+            added += opened.add(trajectory, policy=policy, seed=seed).new
+        total = len(opened)
+    Console().print(f"{added} new trajectories in {store}, {total} in all")
+    return 0
+
+
+def label(
+    store: Path,
+    rule: str | None,
+    model: str | None,
+    annotator: str,
+    every: bool,
+    export: Path | None,
+    seed: int,
+    quiet: bool,
+    **files: Path | None,
+) -> int:
+    """Label what has no label yet by a rule, or read and write files of trajectories and labels."""
+    from sidestep.labels.store import Store
+
+    with Store.open(store) as opened:
+        console = Console()
+        incoming = files["import"]
+        if incoming is not None:
+            _import(opened, incoming, annotator, console)
+        elif export is None:
+            _label_by_rule(opened, rule, model or opened.model_name, annotator, every, console)
+        if export is not None:
+            _export(opened, export, console)
+        shares = ", ".join(f"{name} {count}" for name, count in opened.counts().items())
+        console.print(f"{store}: {len(opened)} trajectories; {shares}")
+        agreement = opened.agreement()
+        if agreement.trajectories:
+            several = f"{agreement.trajectories} trajectories with several labels"
+            console.print(f"annotators agree on {agreement.unanimous:.1%} of {several}")
+    return 0
+
+
+def _label_by_rule(
+    store: Any, rule: str | None, model_reference: str, annotator: str, every: bool, console: Console
+) -> None:
+    import numpy as np
+
+    from sidestep.labels.rules import load_rule
+    from sidestep.labels.schema import spec_hash
+    from sidestep.models import load_model
+
+    model = load_model(model_reference)
+    if spec_hash(model.spec) != store.model_hash:
+        raise InputError(
+            f"the store is of the model '{store.model_name}', and this is another; name the right one",
+            place=f"--model {model_reference}",
+        )
+    expert = load_rule(rule, model)
+    if expert.scale != store.scale:
+        raise InputError(
+            f"the rule's categories are {expert.scale} and the store's {store.scale}", place=str(store.path)
+        )
+    ids, trajectories = store.everything() if every else store.unlabelled()
+    if len(ids):
+        store.label(ids, np.asarray(expert.label(trajectories)), annotator or f"rule:{expert.name}")
+    console.print(f"{len(ids)} trajectories labelled by the rule '{expert.name}'")
+
+
+def _import(store: Any, path: Path, annotator: str, console: Console) -> None:
+    from sidestep.labels.transfer import BadRows, import_file
+
+    try:
+        done = import_file(store, path, annotator or "import")
+    except BadRows as error:
+        for problem in error.problems[1:]:
+            console.print(f"  {problem}", highlight=False)
+        raise
+    console.print(f"{done.new_trajectories} new trajectories and {done.new_labels} labels from {path}")
+
+
+def _export(store: Any, path: Path, console: Console) -> None:
+    from sidestep.labels.transfer import export_labels, export_trajectories
+
+    if path.name.endswith(".labels.csv"):
+        console.print(f"{export_labels(store, path)} labels to {path}")
+    else:
+        console.print(f"{export_trajectories(store, path)} trajectories to {path}")

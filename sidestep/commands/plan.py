@@ -1,0 +1,243 @@
+"""`sidestep plan --safety`, `sidestep resume`, `sidestep certify`: from a fitted safety model to a certified policy."""
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sidestep.answers import Answer, save_policy
+from sidestep.certify import audit, certification_key
+from sidestep.constraints import Constraint, parse_constraints
+from sidestep.errors import InputError
+from sidestep.labels.rules import Rule, load_rule
+from sidestep.model import Model
+from sidestep.models import load_model
+from sidestep.planning.config import PlanConfig, preset
+from sidestep.planning.plan import Plan, Planner
+from sidestep.runs import Run
+from sidestep.safety.io import load_safety
+
+TRAINING = 0x7EA1  # folded into a seed's key: see CERTIFICATION
+
+
+def plan_once(
+    model_reference: str,
+    safety_file: Path | None,
+    constraints: tuple[str, ...],
+    rule: str | None,
+    method: str,
+    changes: dict[str, Any],
+    seed: int,
+    seeds: int,
+    out: Path,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Check everything, open the run's folder, train, certify."""
+    model = load_model(model_reference)
+    expert = _expert(rule, model)
+    config = settings(model, method, changes)
+    if config.constraint_gradient == "none":
+        safety_file, constraints = None, ()
+    if safety_file is not None:
+        load_safety(safety_file)
+    categories = expert.scale.categories if expert else ("none", "mild", "severe")
+    if expert is not None:
+        parse_constraints(constraints, expert.scale)
+    run = Run.create(
+        out,
+        {
+            "kind": "plan",
+            "model": model_reference,
+            "rule": rule,
+            "constraints": list(constraints),
+            "categories": list(categories),
+            "method": method,
+            "seed": seed,
+            "seeds": seeds,
+            "settings": asdict(config),
+        },
+    )
+    if safety_file is not None:
+        shutil.copyfile(safety_file, run.path / "safety.safetensors")
+    return go_on(run, quiet, as_json)
+
+
+def settings(model: Model, method: str, changes: dict[str, Any]) -> PlanConfig:
+    """The preset of this name for this model, with the user's changes."""
+    base = preset(method, family=model.spec.family, finite=hasattr(model, "finite"), gradient=model.spec.gradient)
+    return replace(base, **changes)
+
+
+def go_on(run: Run, quiet: bool, as_json: bool) -> int:
+    """Train from the last checkpoint, or from the start, to the end; then certify every seed's policy."""
+    asked = run.config
+    begun = time.perf_counter()
+    model = load_model(asked["model"])
+    expert = _expert(asked["rule"], model)
+    safety = load_safety(run.path / "safety.safetensors") if run.has("safety.safetensors") else None
+    scale = expert.scale if expert else None
+    constraints = parse_constraints(asked["constraints"], scale) if scale and asked["constraints"] else ()
+    config = PlanConfig(**{**asked["settings"], "widths": tuple(asked["settings"]["widths"])})
+    planner = Planner(model, safety, constraints, config, expert.label if expert else None)
+    keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), TRAINING))(
+        asked["seed"] + np.arange(asked["seeds"])
+    )
+    state = planner.start(keys)
+    saved = run.load_state(state)
+    history: list[dict[str, Any]] = []
+    if saved is not None:
+        state, header = saved
+        run.cut_metrics(header["rows"])
+        history = run.metrics()
+    with _stoppable(run), _bar(config.epochs, quiet or as_json) as show:
+        show(history[-1:])
+        for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
+            run.append_metrics(rows)
+            history += rows
+            run.save_state(state, {"epoch": rows[0]["epoch"], "rows": len(history)})
+            show(rows)
+    plans = planner.finish(state, history)
+    results = [
+        finish(run, index, plan, asked, model, expert, constraints, time.perf_counter() - begun)
+        for index, plan in enumerate(plans)
+    ]
+    report(results, plans, run, as_json)
+    return 0
+
+
+def finish(
+    run: Run,
+    index: int,
+    plan: Plan,
+    asked: dict[str, Any],
+    model: Model,
+    expert: Rule | None,
+    constraints: tuple[Constraint, ...],
+    seconds: float,
+) -> dict[str, Any]:
+    """Write one seed's answer: into the run's own folder, or for several seeds into a folder each."""
+    seed = asked["seed"] + index
+    target = run
+    if asked["seeds"] > 1:
+        folder = run.path / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        target = Run(folder)
+        target.write_json("config.json", {**asked, "seed": seed, "seeds": 1})
+        if run.has("safety.safetensors"):
+            shutil.copyfile(run.path / "safety.safetensors", folder / "safety.safetensors")
+    save_policy(target.path / "policy.safetensors", plan.policy, asked["model"])
+    result: dict[str, Any] = {"model": model.spec.name}
+    if expert is not None:
+        result = audit(model, plan.policy.mean(), expert, constraints, certification_key(seed))
+        sampled = audit(model, plan.policy, expert, constraints, certification_key(seed), action="sampled")
+        result["sampled"] = {part: sampled[part] for part in ("constraints", "return", "side_effects")}
+    result |= {
+        "labels_used": 0,
+        "audit_labels": result.get("rollouts", 0),
+        "seconds": seconds,
+        "seed": seed,
+        "method": asked["method"],
+        "diagnosis": plan.diagnosis,
+    }
+    target.write_json("result.json", result)
+    return result
+
+
+def certify(folder: Path, rollouts: int, confidence: float, seed: int | None, as_json: bool) -> int:
+    """Audit a run's policy on fresh rollouts and print the certificate."""
+    if rollouts < 1:
+        raise InputError(f"must be at least 1, not {rollouts}", place="--rollouts")
+    if not 0.5 <= confidence < 1:
+        raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
+    answer = Answer(folder)
+    expert = load_rule(answer.config["rule"], answer.model)
+    constraints = parse_constraints(answer.config["constraints"], expert.scale)
+    key = certification_key(answer.config["seed"] if seed is None else seed)
+    policy = answer.policy_of(answer.model)
+    result = audit(answer.model, policy, expert, constraints, key, rollouts=rollouts, confidence=confidence)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _certificate(Console(), result)
+    return 0
+
+
+def report(results: list[dict[str, Any]], plans: list[Plan], run: Run, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(results[0] if len(results) == 1 else results))
+        return
+    console = Console()
+    for result, plan in zip(results, plans, strict=True):
+        console.print(f"[bold]seed {result['seed']}[/]: {plan.diagnosis}")
+        if "return" in result:
+            _certificate(console, result)
+    console.print(f"the run is in {run.path}")
+
+
+def _certificate(console: Console, result: dict[str, Any]) -> None:
+    mean, (low, high) = result["return"]["mean"], result["return"]["interval"]
+    console.print(f"  return {mean:.6g} (95 % interval {low:.6g} to {high:.6g}), mean action")
+    if "penalty" in result:
+        console.print(f"  penalty {result['penalty']['mean']:.4g} +- {result['penalty']['std']:.3g}")
+    for verdict in result["constraints"]:
+        word = "[green]certified[/]" if verdict["certified"] else "[yellow]met, not certified[/]"
+        word = word if verdict["met"] else "[red]not met[/]"
+        bound = f"at least {verdict['lower']:.4f}" if ">=" in verdict["text"] else f"at most {verdict['upper']:.4f}"
+        confidence, rollouts = result["evaluation"]["confidence"], result["rollouts"]
+        console.print(
+            f"  {verdict['text']}: {verdict['estimate']:.4f} in {rollouts} fresh rollouts, {bound} "
+            f"with {confidence:.0%} confidence: {word}",
+            highlight=False,
+        )
+
+
+def _expert(rule: str | None, model: Model) -> Rule | None:
+    """The rule that plays the expert; a user's model without one is planned for, and not certified."""
+    return load_rule(rule, model) if rule or model.spec.family else None
+
+
+@contextlib.contextmanager
+def _stoppable(run: Run) -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does; the last checkpoint is on disk, so nothing but a few epochs is lost."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped; go on with: sidestep resume {run.path}", highlight=False)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _bar(epochs: int, quiet: bool) -> Iterator[Any]:
+    """A progress bar with the figures that matter, from the rows of each test."""
+    columns = (
+        TextColumn("epoch {task.completed}/{task.total}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        task = progress.add_task("", total=epochs)
+
+        def show(rows: list[dict[str, Any]]) -> None:
+            if rows:
+                mean = np.mean([row["mean_return"] for row in rows])
+                feasible = sum(row["feasible"] for row in rows)
+                costs = np.mean([row.get("mean_costs", []) for row in rows], axis=0)
+                words = f"return {mean:.5g}, cost {np.round(costs, 3)}, {feasible} of {len(rows)} feasible"
+                progress.update(task, completed=rows[0]["epoch"], description=words)
+
+        yield show

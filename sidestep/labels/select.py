@@ -1,0 +1,76 @@
+"""What to ask next: which of many trajectories a label would teach the most.
+
+A trajectory is worth a question when the members of the ensemble disagree on it, when it lies close to the boundary
+between the best category and the rest, and when it goes where no labelled one has been. The three are turned into
+ranks, since their units have nothing in common, and the questions are spread: each one taken makes its like less urgent.
+"""
+
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from sidestep.model import Trajectory
+
+How = Literal["well", "random"]
+NEIGHBOURS = 512  # labelled trajectories that novelty is measured against
+
+
+def choose(
+    how: How, safety: Any, pool: Trajectory, labelled: Trajectory, count: int, key: jax.Array
+) -> Int[np.ndarray, " count"]:
+    """Rows of `pool` to ask about, at most `count` of them, in order."""
+    count = min(count, len(pool))
+    shuffled = np.asarray(jax.random.permutation(key, len(pool)))
+    if how == "random":
+        return np.sort(shuffled[:count])
+    urgency = _ranks(disagreement(safety, pool)) + _ranks(closeness(safety, pool))
+    places = summary(pool)
+    known = summary(labelled[np.asarray(jax.random.permutation(key, len(labelled)))[:NEIGHBOURS]])
+    scale = places.std(axis=0) + 1e-9
+    nearest = _distances(places / scale, known / scale).min(axis=1)
+    return np.sort(_spread(urgency, places / scale, nearest, count))
+
+
+def disagreement(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
+    """Mutual information of category and member; zero when there is one member only."""
+    if not hasattr(safety, "disagreement"):
+        return np.zeros(len(pool))
+    return np.asarray(safety.disagreement(pool.states, pool.actions, pool.length))
+
+
+def closeness(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
+    """1 where the best category has probability one half, 0 where the model is sure."""
+    best = np.exp(np.asarray(safety.log_probabilities(pool.states, pool.actions, pool.length)))[:, 0]
+    return 1.0 - np.abs(2.0 * best - 1.0)
+
+
+def summary(trajectory: Trajectory) -> Float[np.ndarray, "pool feature"]:
+    """Where a trajectory has been: its state at four times, evenly spread over its own length."""
+    states, length = np.asarray(trajectory.states), np.asarray(trajectory.length)
+    times = np.stack([((length - 1) * share).astype(int) for share in (0.25, 0.5, 0.75, 1.0)], axis=1)
+    return states[np.arange(len(states))[:, None], times].reshape(len(states), -1)
+
+
+def _spread(urgency: np.ndarray, places: np.ndarray, nearest: np.ndarray, count: int) -> np.ndarray:
+    """Greedy: the most urgent and newest first; what is taken counts as known from then on."""
+    taken: list[int] = []
+    for _ in range(count):
+        score = urgency + _ranks(nearest)
+        score[taken] = -np.inf
+        best = int(np.argmax(score))
+        taken.append(best)
+        nearest = np.minimum(nearest, np.linalg.norm(places - places[best], axis=1))
+    return np.array(taken, int)
+
+
+def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
+    return np.sqrt(np.maximum(squares, 0.0))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 0 (smallest) to 1 (largest); equal values share a rank."""
+    _, inverse = np.unique(values, return_inverse=True)
+    return inverse / max(inverse.max(), 1)

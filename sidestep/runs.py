@@ -1,0 +1,102 @@
+"""A run's folder: what is needed to resume bit for bit, to load the policy elsewhere, to say how numbers came about.
+
+config.json           what was asked for
+state.safetensors     the last checkpoint, with its clock in the header
+metrics.jsonl         a line a test and seed
+policy.safetensors    the answer; safety.safetensors the safety model it was planned with
+result.json           the certificate
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sidestep import __version__
+from sidestep.errors import InputError
+from sidestep.files import atomic_write
+
+FORMAT = 1
+
+
+class Run:
+    """One folder. Files are replaced whole; metrics are appended and cut back to the checkpoint on resume."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any]) -> "Run":
+        if (path / "config.json").exists():
+            raise InputError(
+                f"there is a run here already; go on with `sidestep resume {path}` or choose another folder",
+                place=str(path),
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make this folder ({error.strerror})", place=str(path)) from None
+        run = cls(path)
+        run.write_json("config.json", {"format": FORMAT, "version": __version__, **config})
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        run = cls(path)
+        if not (path / "config.json").is_file():
+            raise InputError("expected a run's folder with a config.json in it, and found none", place=str(path))
+        found = run.config.get("format")
+        if found != FORMAT:
+            raise InputError(f"its format is {found}, and this version of sidestep reads {FORMAT}", place=str(path))
+        return run
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.read_json("config.json")
+
+    def read_json(self, name: str) -> Any:
+        file = self.path / name
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError("there is no such file in this run", place=str(file)) from None
+        except ValueError as error:
+            raise InputError(f"is not JSON ({error})", place=str(file)) from None
+
+    def write_json(self, name: str, content: Any) -> None:
+        atomic_write(self.path / name, json.dumps(content, indent=1) + "\n")
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def save_state(self, tree: Any, header: dict[str, Any]) -> None:
+        from sidestep.trees import save_tree
+
+        save_tree(self.path / "state.safetensors", tree, header)
+
+    def load_state(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The last checkpoint and its header; None when the run stopped before its first."""
+        from sidestep.trees import load_tree, read_header
+
+        file = self.path / "state.safetensors"
+        return (load_tree(file, like), read_header(file)) if file.is_file() else None
+
+    def append_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All complete lines; a last one that a kill cut short is left out."""
+        file = self.path / "metrics.jsonl"
+        if not file.is_file():
+            return []
+        lines = file.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def cut_metrics(self, keep: int) -> None:
+        """Keep the first `keep` lines: those up to the checkpoint that a resumed run starts from."""
+        rows = self.metrics()[:keep]
+        atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
