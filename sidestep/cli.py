@@ -127,6 +127,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich notices first, and has done the same
+            return 0
+        raise
 
 
 def _options(command: Any) -> dict[str, Any]:
@@ -166,17 +170,21 @@ def _sentence(box: str) -> str:
     """What the parser's box says, without its frame, headings and help texts."""
     bare = re.sub(r"\x1b\[[0-9;]*m", "", box)
     lines = [line.strip("│╭╮╰╯─ \t") for line in bare.splitlines()]
-    text = re.sub(r"\s*For full helptext, run .*", "", " ".join(line for line in lines if line))
+    text = re.sub(r"\s*For full helptext, (run|see).*", "", " ".join(line for line in lines if line))
+    text = re.sub(r"invalid literal for int\(\) with base 10:", "expected a whole number, not", text)
+    text = re.sub(r"could not convert string to float:", "expected a number, not", text)
     for pattern, sentence in (
         (r"Missing from (sidestep[\w ]*):\s+(\S+)", r"\1: \2 is missing; see \1 --help"),
         (r"Error parsing (\S+): (.*?)(?: Argument helptext:.*)?$", r"option \1: \2; see --help"),
         (
-            r"Unrecognized options: (\S+)(?:.*?(Available subcommands: [\w, ]*\w))?",
-            r"unknown option or command '\1'; \2",
+            r"Unrecognized options: ([^\s,]+).*?Available subcommands: ([\w, -]*\w)",
+            r"unknown option or command '\1'; the commands are \2",
         ),
+        (r"Unrecognized options: ([^\s,]+).*?Perhaps you meant: (--[\w-]+)", r"unknown option '\1'; did you mean \2?"),
+        (r"Unrecognized options: ([^\s,]+)", r"unknown option or argument '\1'; see --help"),
         (r"Missing value for argument '(\S+)'", r"option \1: its value is missing; see --help"),
     ):
         found = re.search(pattern, text)
         if found:
-            return found.expand(sentence).removesuffix("; ")
+            return found.expand(sentence)
     return f"{text}; see --help"

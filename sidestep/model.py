@@ -282,7 +282,8 @@ def rollout_batch(
         policy_key, model_key = jax.random.split(jax.random.fold_in(key, clock))
         action, memory = policy.act(state, clock, memory, policy_key)
         low, high = model.action_bounds(state)
-        action = jnp.clip(action, low, high)
+        # Not a plain clip: its derivative is one half at a bound, where every one-hot action sits.
+        action = jnp.where((action >= low) & (action <= high), action, jnp.clip(action, low, high))
         next_state, reward, ends = model.step(state, action, model_key)
         reward = jnp.where(done, 0.0, reward)
         next_state = jnp.where(done, state, next_state)

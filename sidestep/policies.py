@@ -93,6 +93,13 @@ class GaussianHead(eqx.Module):
         share = jnp.tanh(drawn) if self.squash == "tanh" else jnp.clip(drawn, -1.0, 1.0)
         return jnp.where(bounded, 0.5 * (low + high) + 0.5 * (high - low) * share, drawn)
 
+    def raw_of(self, action: Array, low: Array, high: Array) -> Array:
+        """A raw draw that leads to this action, kept off the ends that no draw reaches."""
+        bounded = jnp.isfinite(low) & jnp.isfinite(high) & (high > low)
+        low, high = jnp.where(bounded, low, -1.0), jnp.where(bounded, high, 1.0)
+        share = jnp.clip((2.0 * action - low - high) / (high - low), -0.98, 0.98)
+        return jnp.where(bounded, jnp.arctanh(share) if self.squash == "tanh" else share, action)
+
     def log_prob(self, mu: Array, log_std: Array, raw: Array) -> Float[Array, ""]:
         return jnp.sum(jax.scipy.stats.norm.logpdf(raw, mu, jnp.exp(log_std)))
 
@@ -127,6 +134,10 @@ class ChoiceHead(eqx.Module):
         if self.one_hot:
             return drawn[0]
         return low + drawn @ jnp.arange(self.options, dtype=drawn.dtype)
+
+    def raw_of(self, action: Array, low: Array, high: Array) -> Array:
+        index = jnp.argmax(action)[None] if self.one_hot else jnp.round(action - low)
+        return index.astype(action.dtype)
 
     def log_prob(self, logits: Array, log_std: Array, raw: Array) -> Float[Array, ""]:
         table = jax.nn.log_softmax(logits.reshape(self.entries, self.options))
@@ -182,6 +193,13 @@ class NetworkPolicy(Policy):
             actions.append(head.place(drawn, low[where], high[where]))
             raws.append(raw)
         return jnp.concatenate(actions), jnp.concatenate(raws)
+
+    def raw_of(self, state: Array, action: Array) -> Array:
+        """The raw draw behind an action that somebody else took in this state."""
+        low, high = self.model.action_bounds(state)
+        slices = [self.model.spec.action.slices[v.name] for v in self.model.spec.action.variables]
+        pieces = zip(self.heads, slices, strict=True)
+        return jnp.concatenate([head.raw_of(action[where], low[where], high[where]) for head, where in pieces])
 
     def log_prob(self, observation: Array, raw: Array) -> Float[Array, ""]:
         """log pi(raw draw | observation)."""

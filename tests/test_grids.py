@@ -123,17 +123,18 @@ def test_samples_agree_with_the_table(model, key):
 
 
 def test_outcomes_of_probability_zero_are_never_drawn():
-    probability = np.array([0.0, 0.5, 0.0, 0.5, 0.0])[None, None].repeat(5, 0)
-    successor = np.arange(5)[None, None].repeat(5, 0)
-    start, absorbing = np.array([0.0, 0.5, 0.0, 0.5, 0.0]), np.zeros(5, bool)
-    table = FinitePart(successor, probability, np.zeros((5, 1)), start, absorbing, product_encoding((5,)))
-    spaces = Space((Variable("place", "one-hot", 5),)), Space((Variable("go", "one-hot", 1),))
-    model = FiniteModel(table, Spec("coin", *spaces, horizon=1, gradient="straight-through"))
-    extremes = jnp.array([0.0, 0.49999997, 0.5, 1.0 - 2.0**-24])
-    drawn = jax.jit(jax.vmap(lambda uniform: _step(model, jnp.eye(5)[0], jnp.ones(1), uniform)[0]))(extremes)
-    np.testing.assert_array_equal(model.indices(drawn), [1, 1, 3, 3])
-    firsts = jax.jit(jax.vmap(model.reset))(jax.random.split(jax.random.key(1), 200))
-    assert set(np.asarray(model.indices(firsts)).tolist()) == {1, 3}
+    """Ten outcomes of 0.1 each, whose sum in floating point is less than 1, between two of 0."""
+    chances = np.array([0.0, *[0.1] * 10, 0.0])
+    successor, probability = (row[None, None].repeat(12, 0) for row in (np.arange(12), chances))
+    table = FinitePart(successor, probability, np.zeros((12, 1)), chances, np.zeros(12, bool), product_encoding((12,)))
+    spaces = Space((Variable("place", "one-hot", 12),)), Space((Variable("go", "one-hot", 1),))
+    model = FiniteModel(table, Spec("dice", *spaces, horizon=1, gradient="straight-through"))
+    with jax.enable_x64(True):
+        draw = jax.jit(jax.vmap(lambda uniform: _step(model, jnp.eye(12)[0], jnp.ones(1), uniform)[0]))
+        drawn = np.asarray(model.indices(draw(jnp.array([0.0, 0.0999, 0.1001, 0.9001, 1.0 - 2.0**-53]))))
+    np.testing.assert_array_equal(drawn, [1, 1, 2, 10, 10])
+    firsts = jax.jit(jax.vmap(model.reset))(jax.random.split(jax.random.key(1), 500))
+    assert set(np.asarray(model.indices(firsts)).tolist()) == set(range(1, 11))
 
 
 def test_contract_and_spec():

@@ -29,9 +29,7 @@ class Drifting:
 
     def __init__(self, risk=0.1, horizon=60, ends=True):
         self.risk = risk
-        self.spec = Spec(
-            "drifting", Space((Variable("x"),)), Space((Variable("push", "real", 1),)), horizon, ends=ends
-        )
+        self.spec = Spec("drifting", Space((Variable("x"),)), Space((Variable("push", "real", 1),)), horizon, ends=ends)
 
     def reset(self, key):
         return jax.random.normal(key, (1,), float)

@@ -224,9 +224,7 @@ def slow_share(model):
             return int(unsafe)
         complete = False
         for state in states:
-            row, column, status = (
-                int(np.argmax(model.spec.state.take(state, n))) for n in ("row", "column", "status")
-            )
+            row, column, status = (int(np.argmax(model.spec.state.take(state, n))) for n in ("row", "column", "status"))
             complete = complete or (model.map[row][column] == "G" and status == 1)
         return {(False, True): 0, (False, False): 1, (True, True): 2, (True, False): 3}[unsafe, complete]
 
@@ -248,7 +246,10 @@ def random_walks(model, seed, batch=24, time=40):
     actions = np.eye(model.spec.action.size)[rng.integers(model.spec.action.size, size=(batch, time))]
     length = rng.choice([1, 2, 9, 10, 11, 20, 39, 40], batch)
     return Trajectory(
-        jnp.asarray(states, jnp.float32), jnp.asarray(actions, jnp.float32), jnp.zeros((batch, time)), jnp.asarray(length)
+        jnp.asarray(states, jnp.float32),
+        jnp.asarray(actions, jnp.float32),
+        jnp.zeros((batch, time)),
+        jnp.asarray(length),
     )
 
 
@@ -435,7 +436,7 @@ def test_rule_of_the_user_that_is_wrong(rules_file, navigation, batch, function,
 def test_rule_names(navigation):
     with pytest.raises(InputError, match="expected one of paper"):
         load_rule("share", navigation)
-    with pytest.raises(InputError, match="expected file.py:name"):
+    with pytest.raises(InputError, match=r"expected file\.py:name"):
         load_rule("mine.py", navigation)
     with pytest.raises(InputError, match="no such file"):
         load_rule("nowhere/mine.py:rule", navigation)

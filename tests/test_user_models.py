@@ -208,7 +208,9 @@ def test_rollouts_keep_booleans_and_integers_and_end_where_they_should(tank):
 def test_two_files_are_the_same_model(tank, folder):
     two = load_model(f"{folder / 'domain.rddl'}:{folder / 'instance.rddl'}")
     key, action = jax.random.key(5), jnp.asarray([1.0, 0.0, 1.5])
-    for ours, theirs in zip(two.step(two.reset(key), action, key), tank.step(tank.reset(key), action, key), strict=True):
+    for ours, theirs in zip(
+        two.step(two.reset(key), action, key), tank.step(tank.reset(key), action, key), strict=True
+    ):
         np.testing.assert_array_equal(ours, theirs)
 
 

@@ -3,13 +3,14 @@
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from sidestep.model import FinitePart
 
 
 def transition_matrix(finite: FinitePart) -> Any:
     """P as a sparse matrix (N * A, N); row s * A + a holds P(. | s, a)."""
+    from scipy import sparse
+
     states, actions, outcomes = finite.successor.shape
     pairs = np.arange(states * actions).repeat(outcomes)
     entries = (finite.probability.ravel(), (pairs, finite.successor.ravel()))
@@ -21,6 +22,8 @@ def transition_matrix(finite: FinitePart) -> Any:
 
 def policy_matrix(finite: FinitePart, policy: np.ndarray) -> Any:
     """P_pi(s' | s) = sum_a policy[s, a] P(s' | s, a), sparse (N, N)."""
+    from scipy import sparse
+
     states, actions = policy.shape
     chooses = (policy.ravel(), (np.arange(states).repeat(actions), np.arange(states * actions)))
     matrix = sparse.csr_array(sparse.csr_array(chooses, shape=(states, states * actions)) @ transition_matrix(finite))

@@ -203,7 +203,7 @@ def _as_categories(given: np.ndarray, scale: Scale, batch: int, place: str) -> n
     allowed = np.arange(len(scale.categories))
     if given.dtype.kind not in "biuf" or not np.isin(given, allowed).all():
         raise InputError(
-            f"the rule must give whole numbers from 0 to {allowed[-1]} or names of categories, not {given[:1].tolist()}",
+            f"the rule must give whole numbers from 0 to {allowed[-1]} or names of categories, not {given.tolist()[0]}",
             place=place,
         )
     return given.astype(int)

@@ -130,7 +130,10 @@ def _grid(name: str, options: Options, double: bool) -> Any:
     from sidestep.models.grids import load_grid
     from sidestep.models.map_text import builtin_map
 
-    path = builtin_map(name, options.text("map", "1"))
+    try:
+        path = builtin_map(name, options.text("map", "1"))
+    except InputError as error:
+        raise InputError(str(error), place=options.place) from error
     horizon = options.integer("horizon", 500, 1)
     options.finish()
     return load_grid(path, horizon=horizon)

@@ -91,7 +91,9 @@ def _shapes(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
     first = jnp.asarray(model.reset(key))
     if first.shape != (size,) or not jnp.issubdtype(first.dtype, jnp.floating):
         yield Finding(
-            "shapes", "bad", f"reset's state is {first.dtype} of shape {first.shape}, expected floats of shape {(size,)}"
+            "shapes",
+            "bad",
+            f"reset's state is {first.dtype} of shape {first.shape}, expected floats of shape {(size,)}",
         )
         return
     _, result = _first_step(model, key)

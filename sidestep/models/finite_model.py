@@ -47,14 +47,15 @@ class FiniteModel:
         entries = (values + starts)[finite.successor].reshape(finite.reward.size, -1, len(sizes))
         self._entries = np.ascontiguousarray(entries.transpose(1, 2, 0), dtype=np.int32)
         self._probability = np.ascontiguousarray(finite.probability.reshape(finite.reward.size, -1).T)
-        self._thresholds = _thresholds(self._probability)
+        # p_0 + .. + p_k for k < K - 1, rounded so that sums of 1 are 1 and no outcome of probability 0 is ever drawn.
+        self._thresholds = np.round(np.cumsum(self._probability, axis=0)[:-1], 12)
         self._ends = finite.absorbing[finite.successor].reshape(finite.reward.size, -1).T.copy()
         self._reward = finite.reward.ravel()
         # How far apart two states are whose factor f differs by 1; and of each entry of the state vector: its factor,
         # and its value there.
-        self._strides = np.cumprod([1, *sizes[:0:-1]])[::-1]
+        self._strides = np.cumprod([1, *sizes[:0:-1]], dtype=np.int32)[::-1].copy()
         self._factor = np.repeat(np.arange(len(sizes)), sizes)
-        self._value = np.arange(sum(sizes)) - starts[self._factor]
+        self._value = (np.arange(sum(sizes)) - starts[self._factor]).astype(np.int32)
 
     def reset(self, key: PRNGKeyArray) -> Float[Array, " state"]:
         possible = np.flatnonzero(self.finite.start)
@@ -75,7 +76,7 @@ class FiniteModel:
 
     def indices(self, states: Float[Array, "*batch state"]) -> Int[Array, "*batch"]:
         """The table index of each state vector."""
-        return jnp.tensordot(self.factor_values(states), jnp.asarray(self._strides), axes=1)
+        return jnp.tensordot(self.factor_values(states), self._strides, axes=1)
 
     def action_indices(self, actions: Float[Array, "*batch action"]) -> Int[Array, "*batch"]:
         """The index of each action vector."""
@@ -120,6 +121,7 @@ def _step_backward(model: FiniteModel, here: tuple[Array, Array], cotangents: An
 
     and dL/dx_f[i] = 0 where s[f := i] stands for nothing: what the table says there is arbitrary, and where there are
     many walls it would make gradients grow from step to step.
+
     e(n) has a single 1 in each factor, so g . e(n) is a sum of F entries of g: no pass over the whole table. The
     entries of a factor always sum to 1, so a constant added to its gradient changes nothing; h(s, a) is taken off
     because f would otherwise multiply such constants by F at every step, 3^500 over a long trajectory.
@@ -147,13 +149,6 @@ def _read(column: Array, where: Array) -> Array:
 
 
 _straight_through_step.defvjp(_step_forward, _step_backward)
-
-
-def _thresholds(probability: np.ndarray) -> np.ndarray:
-    """t_k with p_0 + .. + p_k = t_k for k < K - 1, exact at 0 and 1 so that no outcome of probability 0 is drawn."""
-    below = np.cumsum(probability, axis=0)[:-1]
-    above = np.cumsum(probability[:0:-1], axis=0)[::-1]
-    return np.where(below == 0.0, 0.0, 1.0 - above)
 
 
 def _check_one_hot(spec: Spec) -> None:

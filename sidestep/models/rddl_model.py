@@ -82,7 +82,7 @@ class RddlModel:
             self._compiler.compile()
             transition = self._compiler.compile_transition(check_constraints=bool(rddl.terminations))
             fluents, self._non_fluents = self._compiler.split_fluent_nonfluent(self._compiler.init_values)
-        self._rddl = rddl
+        self.rddl = rddl  # for pyRDDLGym's own tools
         self._relaxed = relaxed
         self._real = np.dtype(np.float64 if double else np.float32)
         self._first_fluents = {fluent: np.asarray(value) for fluent, value in fluents.items()}
@@ -120,7 +120,7 @@ class RddlModel:
 
     def step(self, state, action, key):
         fluents = self._unflatten(state, self.spec.state) | {
-            name: self._first_fluents[name] for name in self._first_fluents if name not in self._rddl.state_fluents
+            name: self._first_fluents[name] for name in self._first_fluents if name not in self.rddl.state_fluents
         }
         actions = self._unflatten(action, self.spec.action)
         fluents, log = self._transition(key, actions, fluents)
@@ -139,7 +139,7 @@ class RddlModel:
         return low, jnp.maximum(low, high)
 
     def _variable(self, fluent: str) -> Variable:
-        rddl = self._rddl if hasattr(self, "_rddl") else self._compiler.rddl
+        rddl = self._compiler.rddl
         kind_of_range: dict[str, Kind] = {"real": "real", "int": "int", "bool": "bool"}
         values = rddl.variable_ranges[fluent]
         kind = kind_of_range.get(values, "int")
@@ -184,13 +184,13 @@ class RddlModel:
         low_sides: list[Any] = []
         high_sides: list[Any] = []
         ignored = []
-        action = Space(tuple(self._variable(fluent) for fluent in self._rddl.action_fluents))
+        action = Space(tuple(self._variable(fluent) for fluent in self.rddl.action_fluents))
         for is_box, precondition in zip(
-            self._compiler.constraints.is_box_preconditions, self._rddl.preconditions, strict=True
+            self._compiler.constraints.is_box_preconditions, self.rddl.preconditions, strict=True
         ):
             if is_box:
                 continue
-            found = _bound_on_action(precondition, self._rddl)
+            found = _bound_on_action(precondition, self.rddl)
             if found is None:
                 ignored.append(
                     f"the precondition '{_in_words(precondition)}' is not a bound on one action and is not enforced"
@@ -202,8 +202,8 @@ class RddlModel:
         return low_sides, high_sides, tuple(ignored)
 
     def _limit_on_actions(self) -> tuple[str, ...]:
-        limit = self._rddl.max_allowed_actions
-        total = sum(self._variable(fluent).size for fluent in self._rddl.action_fluents)
+        limit = self.rddl.max_allowed_actions
+        total = sum(self._variable(fluent).size for fluent in self.rddl.action_fluents)
         if limit >= total:
             return ()
         return (f"max-nondef-actions = {limit} of {total} is not enforced",)

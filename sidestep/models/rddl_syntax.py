@@ -1,6 +1,5 @@
 """From RDDL text to its syntax tree, with the parser's complaints in words."""
 
-import difflib
 import re
 import warnings
 from functools import cache
@@ -12,7 +11,7 @@ from pyRDDLGym.core.parser.parser import RDDLlex, RDDLParser
 from pyRDDLGym.core.parser.rddl import RDDL
 
 from sidestep.errors import InputError
-from sidestep.models.rddl_text import RddlText
+from sidestep.models.rddl_text import RddlText, did_you_mean
 
 AGGREGATIONS = ("sum", "prod", "avg", "minimum", "maximum", "forall", "exists", "argmin", "argmax", "det")
 SECTIONS = {
@@ -126,14 +125,10 @@ def _check_aggregations(text: RddlText) -> None:
         name = found[1]
         if name not in AGGREGATIONS:
             raise InputError(
-                f"there is no aggregation '{name}_{{...}}'; {did_you_mean(name, AGGREGATIONS)}",
+                f"there is no aggregation '{name}_{{...}}'; "
+                + (did_you_mean(name, AGGREGATIONS) or f"there are {', '.join(AGGREGATIONS)}"),
                 place=text.place(text.line_at(found.start())),
             )
-
-
-def did_you_mean(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known))}"
 
 
 def _in_one_sentence(error: Unexpected, text: RddlText) -> InputError:
@@ -152,8 +147,8 @@ def _in_one_sentence(error: Unexpected, text: RddlText) -> InputError:
         )
     hint = "; '==' compares" if token.type == "ASSIGN_EQUAL" and "PLUS" in expected else ""
     if token.type == "IDENT":
-        near = difflib.get_close_matches(found, [word for word in reserved if reserved[word] in expected], n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        question = did_you_mean(found, (word for word in reserved if reserved[word] in expected))
+        hint = f"; {question}" if question else ""
     if "SEMI" in expected and not hint:
         line = line_before
     return InputError(f"expected {_listed(expected)} before '{found}'{hint}", place=text.place(line))
@@ -165,8 +160,8 @@ def _listed(expected: set[str]) -> str:
         expected = expected & {"SEMI", "RPAREN", "RBRACK", "RCURLY", "COMMA", "THEN", "ELSE"}
     elif "PLUS" in expected or "IF" in expected:
         return "an expression"
-    spellings = sorted(_spelling(kind) for kind in expected)
-    return " or ".join(", ".join(spellings).rsplit(", ", 1)) if "','" not in spellings else " or ".join(spellings)
+    *others, last = sorted(_spelling(kind) for kind in expected)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _spelling(kind: str) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ class RddlText:
         return _COMMENT.sub(lambda comment: " " * len(comment[0]), self.whole)
 
     def line_at(self, position: int) -> int:
-        """The line of the whole, counted from 1, on which the character before or at this position stands."""
+        """The line of the whole, counted from 1, on which this position lies."""
         return self.whole.count("\n", 0, position) + 1
 
     def place(self, line: int) -> str:
@@ -71,7 +71,7 @@ class RddlText:
             raise InputError(self._sentence(message), place=self.place_of_error(message)) from error
 
     def place_of_error(self, message: str) -> str:
-        """Where an error of the RDDL tools lies, by what its message quotes: an expression, a formula, a section, names.
+        """Where an error of the RDDL tools lies, by what its message quotes: expression, formula, section, names.
 
         The tools do not keep positions, so we look for the quoted things in the text, the most telling first.
         """
@@ -99,15 +99,12 @@ class RddlText:
         function = re.match(r"func operator (\w+) is not supported: must be one of ([\w,]+)", message)
         if unknown:
             words = set(re.findall(r"[A-Za-z][\w-]*", self.bare)) - {unknown[1]} | _distributions()
-            near = difflib.get_close_matches(unknown[1], words, n=1)
-            return f"there is no variable or distribution '{unknown[1]}'" + (
-                f"; did you mean '{near[0]}'?" if near else "; declare it in pvariables"
-            )
+            hint = did_you_mean(unknown[1], words) or "declare it in pvariables"
+            return f"there is no variable or distribution '{unknown[1]}'; {hint}"
         if function:
-            near = difflib.get_close_matches(function[1], function[2].split(","), n=1)
-            return f"there is no function '{function[1]}[...]'" + (
-                f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(sorted(function[2].split(',')))}"
-            )
+            known = sorted(function[2].split(","))
+            hint = did_you_mean(function[1], known) or f"there are {', '.join(known)}"
+            return f"there is no function '{function[1]}[...]'; {hint}"
         return re.sub(r"\.?\s*>> ", ", in ", message).replace("Please check expression for", "of").rstrip(" .")
 
     def _find(self, word: str, start: int = 0, end: int | None = None, last: bool = False) -> int | None:
@@ -142,6 +139,12 @@ class RddlText:
         return None if found < 0 else kept[found]
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question, when one of the known names is near; nothing otherwise."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean '{near[0]}'?" if near else ""
+
+
 def _distributions() -> set[str]:
     from pyRDDLGym.core.parser.parser import RDDLlex
 
@@ -159,5 +162,5 @@ def _read(path: Path) -> str:
         raise InputError(
             f"expected UTF-8 text and found something else at byte {error.start}", place=str(path)
         ) from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", place=str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})", place=str(path)) from None

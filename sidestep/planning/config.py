@@ -81,6 +81,13 @@ class PlanConfig:
     learning_starts: int = 0
     """Epochs that only feed the running statistics."""
 
+    search_rounds: int = 12
+    """Rounds of the search that finds a start for gradients: roll out, keep the best, imitate them (0: none)."""
+    search_population: int = 2000
+    """Trajectories of a round of the search."""
+    search_elite: int = 64
+    """The best of them that are imitated."""
+
     start_share: float = 0.5
     """Exact gradient: first share of the start distribution that is spread over all states, falling to 0.02."""
 
@@ -122,6 +129,7 @@ _PAPER = PlanConfig(
     squash="clip",
     noise_start=0.6,
     learning_starts=10,
+    search_rounds=0,
     test_every=25,
     test_batch=100,
 )
@@ -141,7 +149,13 @@ def preset(name: str, *, family: str = "", finite: bool = False, gradient: str =
     """The settings of this name for a model: of the paper where it has some for the model's family."""
     if name == "default":
         if finite:
-            return PlanConfig(reward_gradient="exact", constraint_gradient="exact", constraint_form="probability")
+            return PlanConfig(
+                reward_gradient="exact",
+                constraint_gradient="exact",
+                constraint_form="probability",
+                observe="state",
+                search_rounds=0,
+            )
         if gradient == "none":
             return replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock", epochs=2000)
         return PlanConfig()

@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.model import Trajectory, rollout_batch
@@ -44,9 +43,8 @@ def pathwise(
             costs = problem.surrogate(eqx.combine(f, length), config.constraint_form, config.log_cap)
             return jnp.mean(costs, axis=0)
 
-        _, through_safety = jax.vjp(mean_surrogates, floats)
-        rows = np.eye(len(problem.constraints), dtype=np.float32)
-        cotangents += [through_safety(row)[0] for row in jnp.asarray(rows)]
+        values, through_safety = jax.vjp(mean_surrogates, floats)
+        cotangents += [through_safety(row)[0] for row in jnp.eye(len(values), dtype=values.dtype)]
     if not cotangents:
         return None, trajectory, traced
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *cotangents)
@@ -70,9 +68,8 @@ def score_function(
         likelihood = trajectory_log_prob(policy, trajectory, traced)
         return jnp.mean(advantage * likelihood[:, None], axis=0)
 
-    _, pullback = jax.vjp(weighted_likelihood, learned)
-    rows = jnp.eye(len(problem.constraints))
-    return jax.vmap(lambda row: pullback(row)[0])(rows), costs
+    values, pullback = jax.vjp(weighted_likelihood, learned)
+    return jax.vmap(lambda row: pullback(row)[0])(jnp.eye(len(values), dtype=values.dtype)), costs
 
 
 def trajectory_log_prob(policy: NetworkPolicy, trajectory: Trajectory, traced: Any) -> Float[Array, " batch"]:

@@ -18,10 +18,11 @@ from sidestep.planning.learner import Learner, adam_step, balanced, with_statist
 from sidestep.planning.multipliers import Multipliers
 from sidestep.planning.ppo import ppo_steps
 from sidestep.planning.problem import Problem
+from sidestep.planning.search import search
 
 Stepped = tuple[Learner, dict[str, Array]]
 Epoch = Callable[[Learner, PRNGKeyArray], Stepped]
-TRAINING, TESTING = 0, 1  # streams of keys that never meet
+TRAINING, TESTING, SEARCHING = 0, 1, 2  # streams of keys that never meet
 
 
 def check_method(problem: Problem, config: PlanConfig) -> None:
@@ -58,6 +59,11 @@ def make_epoch(problem: Problem, config: PlanConfig) -> Epoch:
     if config.reward_gradient == "pathwise":
         return lambda learner, key: _pathwise_epoch(problem, config, learner, key)
     return lambda learner, key: _ppo_epoch(problem, config, learner, key)
+
+
+def search_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], Learner]:
+    """The search before the first epoch."""
+    return lambda learner: search(problem, config, learner, jax.random.fold_in(learner.key, SEARCHING))
 
 
 def train_chunk(problem: Problem, config: PlanConfig) -> Callable[[Learner], tuple[Learner, dict[str, Array]]]:

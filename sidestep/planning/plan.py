@@ -16,7 +16,7 @@ from sidestep.model import Model, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
-from sidestep.planning.loop import check_method, test_phase, train_chunk
+from sidestep.planning.loop import check_method, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.policies import NetworkPolicy
 
@@ -64,6 +64,7 @@ class Planner:
         # The safety model is an argument of the compiled programs, so that a refitted one does not compile them anew.
         self._chunk = _over_seeds(model, lambda safety: train_chunk(self._with(safety), config))
         self._test = _over_seeds(model, lambda safety: test_phase(self._with(safety), config))
+        self._search = _over_seeds(model, lambda safety: search_phase(self._with(safety), config))
 
     def _with(self, safety: Any) -> Problem:
         return Problem(self.problem.model, safety, self.problem.constraints)
@@ -75,6 +76,8 @@ class Planner:
     def start(self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None) -> PlannerState:
         """The state before the first epoch, one seed for each key; `policy` is a warm start for all of them."""
         learners = eqx.filter_vmap(lambda key: Learner.start(self.problem, self.config, key, policy))(keys)
+        if self.config.search_rounds and policy is None:
+            learners = self._search(self.problem.safety, learners)
         learners = jax.tree.map(_strong, learners)
         return PlannerState(learners, learners.policy, jnp.full(len(keys), -jnp.inf, float))
 

@@ -1,0 +1,148 @@
+"""The command line: what it prints, its exit status, and that it starts light."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from sidestep import __version__
+from sidestep.cli import main
+
+HEAVY = {"jax", "equinox", "optax", "pyRDDLGym", "pyRDDLGym_jax", "matplotlib", "scipy", "sklearn", "pyarrow"}
+START = "import sys; from sidestep.cli import main; status = main(sys.argv[1:])"
+
+MODEL = """
+import jax, jax.numpy as jnp
+from sidestep.model import Space, Spec, Variable
+
+class Walk:
+    spec = Spec(
+        "walk", Space((Variable("x"),)), Space((Variable("way", "one-hot", 2, 0.0, 1.0, labels=("left", "right")),)), 5,
+        gradient="none", notes=("the way is a choice",), ends=False,
+    )
+
+    def reset(self, key):
+        return jnp.zeros(1)
+
+    def step(self, state, action, key):
+        return state + action[1] - action[0], jnp.sum(state), jnp.asarray(False)
+
+class Broken(Walk):
+    def step(self, state, action, key):
+        return state, state, jnp.asarray(False)
+"""
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "walk.py"
+    path.write_text(textwrap.dedent(MODEL))
+    return path
+
+
+def run(*arguments, code=START + "; sys.exit(status)"):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_help_lists_the_commands(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert "models" in said
+    assert "check" in said
+    assert "List the built-in models" in said
+
+
+@pytest.mark.parametrize("command", ["models", "check"])
+def test_every_command_has_help_and_the_common_options(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert "--seed" in said
+    assert "--quiet" in said
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"sidestep {__version__}\n"
+
+
+def test_models_are_listed(capsys):
+    assert main(["models"]) == 0
+    said = capsys.readouterr().out
+    for name in ("navigation", "hvac", "reservoir", "boxpushing", "driving"):
+        assert name in said
+
+
+def test_check_of_a_good_model(model_file, capsys):
+    assert main(["check", f"{model_file}:Walk", "--seed", "3"]) == 0
+    said = capsys.readouterr().out
+    for words in ("walk", "1 real, from -inf to inf", "2 one-hot, from 0 to 1", "horizon 5", "the way is a choice"):
+        assert words in said
+    assert "PPO and score function" in said
+    assert "pathwise" not in said
+
+
+def test_check_of_a_bad_model(model_file, capsys):
+    assert main(["check", f"{model_file}:Broken"]) == 2
+    said = capsys.readouterr().out
+    assert "bad" in said
+    assert "step's reward has shape (1,), expected ()" in said
+
+
+def test_interruption_has_its_own_status(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sidestep.commands.models.list_models", interrupted)
+    assert main(["models"]) == 130
+    assert capsys.readouterr().err == "sidestep: stopped\n"
+
+
+@pytest.mark.parametrize("arguments", [["check", "navigaton"], ["check", "nowhere.rddl"], ["chek", "navigation"]])
+def test_bad_input_in_a_process_of_its_own(arguments):
+    finished = run(*arguments)
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    assert finished.stderr.startswith("sidestep: ")
+    assert finished.stderr.count("\n") == 1
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    code = textwrap.dedent(f"""
+        import os
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        {START}
+        sys.stdout.flush()
+        sys.exit(status)
+        """)
+    finished = run("models", code=code)
+    assert finished.returncode == 0
+    assert finished.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sidestep",
+        "import sidestep.cli",
+        "import sys; from sidestep.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
+        "import sys; from sidestep.cli import main\ntry:\n    main(['check', '--help'])\nexcept SystemExit:\n    pass",
+        "from sidestep.cli import main\nmain(['models'])",
+    ],
+)
+def test_starting_imports_nothing_heavy(code):
+    finished = run(code=f"{code}\nimport sys; print('modules:', *sys.modules)")
+    assert finished.returncode == 0, finished.stderr
+    loaded = {name.partition(".")[0] for name in finished.stdout.rpartition("modules:")[2].split()}
+    assert "sidestep" in loaded
+    assert not loaded & HEAVY

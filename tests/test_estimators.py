@@ -1,0 +1,209 @@
+"""Gradient estimators: against finite differences with common random numbers, against each other, against the exact one."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.model import FinitePart, Space, Spec, Variable
+from sidestep.models.finite_model import FiniteModel
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.estimators import pathwise, score_function
+from sidestep.planning.exact import cost_tables, evaluate, exact_gradients
+from sidestep.planning.learner import Learner, split
+from sidestep.planning.problem import Problem
+from sidestep.safety.hazard import HazardModel
+from sidestep.safety.markov import MarkovClassifier
+
+BATCHES, BATCH = 48, 128
+SMALL = PlanConfig(widths=(8,), batch=BATCH, constraint_form="probability", balance=False, noise_start=0.7)
+
+
+class Drift:
+    """x' = 0.9 x + 0.5 a + noise, reward -x^2: smooth, short, with nothing to hide behind."""
+
+    spec = Spec(
+        "drift",
+        Space((Variable("x"), Variable("y"))),
+        Space((Variable("a", low=-1.0, high=1.0),)),
+        horizon=4,
+        ends=False,
+    )
+
+    def reset(self, key):
+        return jax.random.normal(key, (2,))
+
+    def step(self, state, action, key):
+        noise = 0.2 * jax.random.normal(key, (2,))
+        push = jnp.concatenate([action, -action])
+        return 0.9 * state + 0.5 * push + noise, -jnp.sum(state**2), jnp.asarray(False)
+
+    def action_bounds(self, state):
+        return -jnp.ones(1), jnp.ones(1)
+
+
+def learner_and_problem(texts=("none>=0.9",), config=SMALL):
+    model = Drift()
+    safety = HazardModel(2, 1, 3, key=jax.random.key(7), units=8)
+    problem = Problem(model, safety, parse_constraints(texts, Scale()))
+    return Learner.start(problem, config, jax.random.key(1)), problem
+
+
+def flat(tree):
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)], axis=1)
+
+
+def test_pathwise_gradient_is_the_derivative_with_the_noise_held_fixed():
+    with jax.enable_x64(True):
+        learner, problem = learner_and_problem()
+        keys = jax.random.split(jax.random.key(3), 16)
+        double = jax.tree.map(lambda leaf: leaf.astype(jnp.float64) if eqx.is_inexact_array(leaf) else leaf, learner)
+        problem = replace(problem, safety=_double(problem.safety))
+        gradients, _, _ = pathwise(problem, SMALL, double, keys)
+        learned, _ = split(double.policy, double.value, SMALL)
+        direction = jax.tree.map(
+            lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype), learned
+        )
+
+        def objectives(step):
+            moved = jax.tree.map(lambda p, d: p + step * d, learned, direction)
+            policy, _ = eqx.combine(moved, split(double.policy, double.value, SMALL)[1])
+            _, trajectory, _ = pathwise(problem, SMALL, replace(double, policy=policy), keys)
+            return np.array([jnp.mean(trajectory.returns()), jnp.mean(problem.costs(trajectory))])
+
+        numeric = (objectives(1e-5) - objectives(-1e-5)) / 2e-5
+        analytic = [
+            sum(float(jnp.sum(g[row] * d)) for g, d in zip(*map(jax.tree.leaves, (gradients, direction)), strict=True))
+            for row in range(2)
+        ]
+        np.testing.assert_allclose(analytic, numeric, rtol=1e-5)
+
+
+def _double(tree):
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float64) if eqx.is_inexact_array(leaf) else leaf, tree)
+
+
+@pytest.fixture(scope="module")
+def estimates():
+    """Gradients of the cost of one constraint, many batches each: (batch, parameter) by pathwise and by score."""
+    learner, problem = learner_and_problem()
+
+    @jax.jit
+    def both(key):
+        gradients, trajectory, traced = pathwise(problem, SMALL, learner, jax.random.split(key, BATCH))
+        scores, _ = score_function(problem, SMALL, learner, trajectory, traced)
+        return flat(gradients)[1], flat(scores)[0]
+
+    return jax.lax.map(both, jax.random.split(jax.random.key(5), BATCHES))
+
+
+def test_pathwise_and_score_function_agree_in_expectation(estimates):
+    path, score = (np.asarray(e) for e in estimates)
+    directions = np.random.default_rng(0).normal(size=(path.shape[1], 20)) / np.sqrt(path.shape[1])
+    path, score = path @ directions, score @ directions
+    error = np.sqrt((path.var(axis=0, ddof=1) + score.var(axis=0, ddof=1)) / BATCHES)
+    assert np.all(np.abs(path.mean(axis=0) - score.mean(axis=0)) < 4.5 * error)
+    assert np.any(np.abs(path.mean(axis=0)) > 3 * error), "the test has no power: the gradient drowns in its error"
+
+
+def test_pathwise_has_the_smaller_variance(estimates):
+    path, score = (np.asarray(e) for e in estimates)
+    assert path.var(axis=0).sum() < 0.2 * score.var(axis=0).sum()
+
+
+def test_several_constraints_have_their_own_gradients():
+    learner, problem = learner_and_problem(("none>=0.9", "severe<=0.02"))
+    gradients, _, _ = pathwise(problem, SMALL, learner, jax.random.split(jax.random.key(2), BATCH))
+    rows = np.asarray(flat(gradients))
+    assert rows.shape[0] == 3
+    assert not np.allclose(rows[1], rows[2])
+
+
+def chain_model() -> FiniteModel:
+    """Three cells in a row and an end: walk right (may slip) or wait; every waiting step costs more."""
+    successor = np.array([[[1, 0], [0, 0]], [[2, 1], [1, 1]], [[3, 2], [2, 2]], [[3, 3], [3, 3]]])
+    probability = np.array([[[0.8, 0.2], [1.0, 0.0]]] * 3 + [[[1.0, 0.0], [1.0, 0.0]]])
+    reward = np.array([[-1.0, -1.5], [-1.0, -0.5], [-2.0, -1.0], [0.0, 0.0]])
+    finite = FinitePart(
+        successor, probability, reward, np.array([1.0, 0, 0, 0]), np.array([False, False, False, True]), np.eye(4)
+    )
+    spec = Spec(
+        "chain",
+        Space((Variable("cell", "one-hot", 4, 0.0, 1.0),)),
+        Space((Variable("move", "one-hot", 2, 0.0, 1.0),)),
+        horizon=40,
+        gradient="straight-through",
+    )
+    return FiniteModel(finite, spec)
+
+
+EXACT = PlanConfig(
+    widths=(8,), reward_gradient="exact", constraint_gradient="exact", observe="state", balance=False, entropy=0.0
+)
+
+
+def exact_setup():
+    model = chain_model()
+    safety = MarkovClassifier(4, 2, 2, key=jax.random.key(0))
+    problem = Problem(model, safety, parse_constraints(["good>=0.5"], Scale(("good", "bad"))))
+    learner = Learner.start(problem, EXACT, jax.random.key(4))
+    return replace(learner, epoch=jnp.asarray(10**6)), problem  # late: hardly any spread of the start
+
+
+def test_exact_gradient_is_the_derivative_of_the_exact_value():
+    learner, problem = exact_setup()
+    tables = cost_tables(problem)
+    gradients, values, _ = exact_gradients(problem, EXACT, learner, tables)
+    learned, rest = split(learner.policy, learner.value, EXACT)
+    finite = problem.model.finite
+    start = 0.98 * jnp.asarray(finite.start) + 0.02 * jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])
+
+    def total(learned, row):
+        policy, _ = eqx.combine(learned, rest)
+        encoding = jnp.asarray(finite.encoding, jnp.float32)
+        logits = jax.vmap(lambda s: policy.net(policy.observer(s, jnp.zeros(()), None)))(encoding)
+        stacked = jnp.concatenate([jnp.asarray(finite.reward, jnp.float32)[None], tables])
+        return (evaluate(finite, jax.nn.softmax(logits), stacked, start).values @ start)[row]
+
+    for row in range(2):
+        wanted = jax.grad(total)(learned, row)
+        for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(a[row], b, rtol=1e-3, atol=1e-5)
+
+
+def test_iteration_and_direct_solution_agree(monkeypatch):
+    from sidestep.planning import exact
+
+    learner, problem = exact_setup()
+    finite = problem.model.finite
+    policy = jnp.full((4, 2), 0.5)
+    tables = jnp.asarray(finite.reward, jnp.float32)[None]
+    start = jnp.asarray(finite.start, jnp.float32)
+    direct = exact.evaluate(finite, policy, tables, start)
+    monkeypatch.setattr(exact, "DIRECT", 0)
+    iterated = exact.evaluate(finite, policy, tables, start)
+    np.testing.assert_allclose(direct.values, iterated.values, rtol=1e-3)
+    np.testing.assert_allclose(direct.occupancy, iterated.occupancy, rtol=1e-3)
+
+
+def test_score_function_converges_to_the_exact_gradient():
+    """Costs of single steps on a finite model: the sampled estimator and the linear solve tell the same."""
+    learner, problem = exact_setup()
+    exact, _, _ = exact_gradients(problem, EXACT, learner, cost_tables(problem))
+    sampled = replace(EXACT, reward_gradient="ppo", constraint_gradient="score")
+
+    @jax.jit
+    def one(key):
+        _, trajectory, traced = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
+        return flat(score_function(problem, sampled, learner, trajectory, traced)[0])[0]
+
+    rows = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(9), 64)))
+    wanted = np.asarray(flat(exact))[1]
+    directions = np.random.default_rng(1).normal(size=(rows.shape[1], 10)) / np.sqrt(rows.shape[1])
+    # log_std of the choices is empty, so both trees have the same leaves
+    found, error = (rows @ directions).mean(axis=0), (rows @ directions).std(axis=0, ddof=1) / 8
+    np.testing.assert_array_less(np.abs(found - wanted @ directions), 4.5 * error + 0.03 * np.abs(wanted @ directions).max())
