@@ -543,6 +543,30 @@ class NoDerivative(Good):
         return state + count, jnp.sum(state), jnp.asarray(False)
 
 
+class Choosing(Good):
+    """Straight-through: the action is a choice. Nothing it does changes the reward."""
+
+    spec = Spec(
+        "choosing",
+        Space((Variable("x", size=2),)),
+        Space((Variable("way", "one-hot", 2, 0.0, 1.0),)),
+        6,
+        gradient="straight-through",
+        ends=False,
+    )
+
+    def step(self, state, action, key):
+        return state + action, jnp.asarray(-1.0), jnp.asarray(False)
+
+    def action_bounds(self, state):
+        return jnp.zeros(2), jnp.ones(2)
+
+
+class Detached(Choosing):
+    def step(self, state, action, key):
+        return jax.lax.stop_gradient(state + action), jnp.sum(state), jnp.asarray(False)
+
+
 BAD = [
     (ResetShape, "shapes", "reset's state is float32 of shape (3,), expected floats of shape (2,)"),
     (StepShape, "shapes", "step's state has shape (3,), expected (2,)"),
@@ -563,6 +587,7 @@ BAD = [
     (NoGradient, "gradient", "zero in every direction"),
     (WrongGradient, "gradient", "disagrees with central differences in 32 of 32 directions"),
     (InfiniteGradient, "gradient", "not finite in 32 of 32 directions"),
+    (Detached, "gradient", "zero everywhere: no state depends on the actions"),
     (NoDerivative, "runs", "the gradient of a rollout failed"),
 ]
 
@@ -573,6 +598,12 @@ def test_check_finds_what_is_bad(bad, what, words, key):
     assert finding.verdict == "bad"
     assert finding.what == what
     assert words in finding.found
+
+
+def test_a_return_that_random_actions_do_not_change_is_no_fault(key):
+    findings = {finding.what: finding for finding in check_model(Choosing(), key)}
+    assert findings["gradient"].verdict == "note"
+    assert "pathwise (straight-through gradient)" in findings["methods"].found
 
 
 def test_check_names_the_line_of_the_user(key):

@@ -31,21 +31,27 @@ class ExploringPolicy(Policy):
         leaning = jnp.where(first, jax.random.choice(lean_key, jnp.asarray(LEANINGS)), memory["leaning"])
         renew = first | (jax.random.uniform(change_key) < change)
         share = jnp.where(renew, self._leaned(state, action_key, leaning), memory["action"])
-        low, high = self._finite_bounds(state)
-        action = low + share * (high - low)
-        return action, {"action": share, "change": change, "leaning": leaning}
+        return placed(self.model, state, share), {"action": share, "change": change, "leaning": leaning}
 
     def _leaned(self, state: Array, key: PRNGKeyArray, leaning: Array) -> Array:
         """A random action as shares of its range; choices have no ends to lean to."""
-        low, high = self._finite_bounds(state)
+        low, high = finite_bounds(self.model, state)
         action = sample_uniform_action(self.model, state, key)
         share = jnp.clip((action - low) / jnp.maximum(high - low, 1e-9), 0.0, 1.0)
         real = jnp.concatenate([jnp.full(v.size, v.kind == "real") for v in self.model.spec.action.variables])
         return jnp.where(real, share**leaning, share)
 
-    def _finite_bounds(self, state: Array) -> tuple[Array, Array]:
-        low, high = self.model.action_bounds(state)
-        return jnp.where(jnp.isfinite(low), low, -3.0), jnp.where(jnp.isfinite(high), high, 3.0)
+
+def placed(model: Model, state: Array, share: Array) -> Array:
+    """The action at these shares of its range in this state."""
+    low, high = finite_bounds(model, state)
+    return low + share * (high - low)
+
+
+def finite_bounds(model: Model, state: Array) -> tuple[Array, Array]:
+    """Action bounds, with -3 and 3 in place of none."""
+    low, high = model.action_bounds(state)
+    return jnp.where(jnp.isfinite(low), low, -3.0), jnp.where(jnp.isfinite(high), high, 3.0)
 
 
 def explore(model: Model, key: PRNGKeyArray, count: int) -> Trajectory:

@@ -81,12 +81,10 @@ class PlanConfig:
     learning_starts: int = 0
     """Epochs that only feed the running statistics."""
 
-    search_rounds: int = 12
-    """Rounds of the search that finds a start for gradients: roll out, keep the best, imitate them (0: none)."""
+    search_rounds: int = 25
+    """Generations of the search that finds a start for the gradients: breed sequences of actions (0: none)."""
     search_population: int = 2000
-    """Trajectories of a round of the search."""
-    search_elite: int = 64
-    """The best of them that are imitated."""
+    """Trajectories of a generation."""
 
     start_share: float = 0.5
     """Exact gradient: first share of the start distribution that is spread over all states, falling to 0.02."""

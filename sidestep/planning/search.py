@@ -1,12 +1,13 @@
 """A search for a place from which gradients lead to the optimum.
 
 A gradient follows the valley that it stands in. Round an obstacle there are several, and from a path through its middle
-no small step leads out. So before the first gradient: roll out many trajectories, keep the best of all rounds (those
-within the tolerance first, then by return), imitate them, and roll out the imitation with some noise. This is the
-cross-entropy method with a policy network as its distribution; it needs no derivative of the model.
+no small step leads out. So before the first gradient, sequences of actions are bred: explorers give the first ones; the
+best (those within the tolerance first, then by return, each judged on several draws of the noise) have children with
+some noise on their actions; and in the end the policy imitates the best sequence. No derivative of the model is needed.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,74 +15,128 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.labels.collect import ExploringPolicy
-from sidestep.model import Trajectory, rollout_batch
+from sidestep.labels.collect import ExploringPolicy, placed
+from sidestep.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split, with_statistics
 from sidestep.planning.problem import Problem
 
-NOISE = (0.6, 0.15)  # deviation of the raw action in the first and last round
-IMITATION_STEPS, IMITATION_BATCH, IMITATION_RATE = 150, 256, 3e-3
+EXPLORATIONS = 16  # populations of explorers before the first generation
+DRAWS = 4  # of the noise that a sequence is judged on
+ELITE = 32  # parents of the next generation
+MUTATION = (0.25, 0.03)  # deviation of a child's shares from its parent's, in the first and last generation
+PERSISTENCE = 0.8  # of that deviation from step to step: single steps average out
+EXAMPLES = 64  # trajectories of the best sequence that the policy learns from
+IMITATION_STEPS, IMITATION_BATCH, IMITATION_RATE = 300, 256, 3e-3
+
+
+class SequencePolicy(Policy):
+    """A fixed sequence of actions, as shares of their range in the state of the step."""
+
+    shares: Float[Array, "time action"]
+    model: Model = eqx.field(static=True)
+
+    def act(self, state, clock, memory, key):
+        return placed(self.model, state, self.shares[clock]), memory
 
 
 def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray) -> Learner:
-    """The learner with a policy that imitates the best trajectories found."""
-    first_key, rounds_key = jax.random.split(key)
-    explored = _roll(problem, config, ExploringPolicy(problem.model), first_key)
-    elite = _best(problem, config, explored)
-    learner = _imitate(config, with_statistics(learner, elite, problem.model.spec.discount), elite, first_key)
+    """The learner with a policy that imitates the best sequence of actions found."""
+    explore_key, breed_key, imitate_key = jax.random.split(key, 3)
+    parents = _explore(problem, config, explore_key)
 
-    def one_round(carry, inputs):
-        learner, elite = carry
-        key, share = inputs
-        roll_key, imitation_key = jax.random.split(key)
-        noise = jnp.log(NOISE[0]) + share * jnp.log(NOISE[1] / NOISE[0])
-        acting = replace(learner.policy, log_std=jnp.full_like(learner.policy.log_std, noise))
-        found = _roll(problem, config, acting, roll_key)
-        pool = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), elite, found)
-        elite = _best(problem, config, pool)
-        learner = _imitate(config, with_statistics(learner, elite, problem.model.spec.discount), elite, imitation_key)
-        return (learner, elite), None
+    def generation(parents, inputs):
+        key, progress = inputs
+        spread = MUTATION[0] * (MUTATION[1] / MUTATION[0]) ** progress
+        children = _children(problem, config, parents, spread, key)
+        return _best(problem, children, key), None
 
-    rounds = config.search_rounds
-    inputs = (jax.random.split(rounds_key, rounds), jnp.linspace(0.0, 1.0, rounds))
-    (learner, _), _ = jax.lax.scan(one_round, (learner, elite), inputs)
-    return learner
+    inputs = (jax.random.split(breed_key, config.search_rounds), jnp.linspace(0.0, 1.0, config.search_rounds))
+    parents, _ = jax.lax.scan(generation, parents, inputs)
+    examples = _roll(problem, parents[:1], imitate_key, EXAMPLES)
+    learner = with_statistics(learner, examples, problem.model.spec.discount)
+    return _imitate(config, learner, examples, imitate_key)
 
 
-def _roll(problem: Problem, config: PlanConfig, policy, key: PRNGKeyArray) -> Trajectory:
-    trajectory, _ = rollout_batch(problem.model, policy, jax.random.split(key, config.search_population))
-    return jax.lax.stop_gradient(trajectory)
+def _explore(problem: Problem, config: PlanConfig, key: PRNGKeyArray) -> Float[Array, "elite time action"]:
+    """The best sequences of many explorers, judged by return first, since the way round is rare and safety is dear."""
+
+    def one(key):
+        keys = jax.random.split(key, config.search_population)
+        policy = ExploringPolicy(problem.model)
+        found, shares = rollout_batch(problem.model, policy, keys, trace=lambda memory: memory["action"])
+        best = jnp.argsort(-found.returns())[: config.search_population // EXPLORATIONS]
+        return jax.tree.map(lambda leaf: leaf[best], (found, shares))
+
+    kept = jax.lax.map(one, jax.random.split(key, EXPLORATIONS))
+    found, shares = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+    order = jnp.lexsort((-found.returns(), excess(problem, problem.costs(found) if problem.constraints else None)))
+    return shares[order[:ELITE]]
 
 
-def _best(problem: Problem, config: PlanConfig, pool: Trajectory) -> Trajectory:
-    """The elite of the pool: the smallest excess over the tolerances first, and the largest return among equals."""
-    order = jnp.lexsort((-pool.returns(), excess(problem, pool)))
-    return jax.tree.map(lambda leaf: leaf[order[: config.search_elite]], pool)
+def _children(problem: Problem, config: PlanConfig, parents: Array, spread: Array, key: PRNGKeyArray) -> Array:
+    """The parents themselves, and children whose shares differ by persistent noise; choices change now and then."""
+    parent_key, noise_key, change_key, action_key = jax.random.split(key, 4)
+    count = config.search_population // DRAWS - ELITE
+    chosen = parents[jax.random.randint(parent_key, (count,), 0, ELITE)]
+    white = jax.random.normal(noise_key, chosen.shape)
+
+    def persist(level, step):
+        level = PERSISTENCE * level + jnp.sqrt(1.0 - PERSISTENCE**2) * step
+        return level, level
+
+    _, noise = jax.lax.scan(persist, white[:, 0], jnp.swapaxes(white, 0, 1))
+    moved = jnp.clip(chosen + spread * jnp.swapaxes(noise, 0, 1), 0.0, 1.0)
+    variables = problem.model.spec.action.variables
+    real = jnp.concatenate([jnp.full(v.size, v.kind == "real") for v in variables])
+    others = parents[jax.random.randint(action_key, (count,), 0, ELITE)]
+    change = jax.random.uniform(change_key, (*chosen.shape[:2], 1)) < spread
+    swapped = jnp.where(change, jax.random.permutation(action_key, others, axis=1), chosen)
+    return jnp.concatenate([parents, jnp.where(real[None, None, :], moved, swapped)])
 
 
-def excess(problem: Problem, pool: Trajectory) -> Float[Array, " batch"]:
-    """By how much a trajectory's own predicted costs pass what may be tolerated; zero for all that are as good as safe.
+def _best(problem: Problem, shares: Array, key: PRNGKeyArray) -> Float[Array, "elite time action"]:
+    trajectory = _roll(problem, shares, key, DRAWS)
+    returns = trajectory.returns().reshape(-1, DRAWS).mean(axis=1)
+    costs = None
+    if problem.constraints:
+        costs = problem.costs(trajectory).reshape(len(shares), DRAWS, -1).mean(axis=1)
+    return shares[jnp.lexsort((-returns, excess(problem, costs)))[:ELITE]]
 
-    A tolerance is on the mean over trajectories; a single one is as good as safe up to three times of it.
+
+def _roll(problem: Problem, shares: Array, key: PRNGKeyArray, draws: int) -> Trajectory:
+    """`draws` trajectories of each sequence, the same noise for all sequences."""
+    keys = jax.random.split(key, draws)
+
+    def one(sequence):
+        return rollout_batch(problem.model, SequencePolicy(sequence, problem.model), keys)[0]
+
+    rolled = jax.vmap(one)(shares)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rolled)
+
+
+def excess(problem: Problem, costs: Float[Array, "sequence constraint"] | None) -> Any:
+    """By how much predicted costs pass what may be tolerated; zero for all that are as good as safe.
+
+    An open sequence of actions cannot react to the noise, so it is as good as safe up to three times the tolerance.
     """
-    if not problem.constraints:
-        return jnp.zeros(len(pool))
-    allowed = 3.0 * jnp.maximum(jnp.asarray(problem.tolerances), 0.01)
-    return jnp.max(jnp.maximum(problem.costs(pool) - allowed[None, :], 0.0), axis=1)
+    if costs is None:
+        return 0.0
+    allowed = 3.0 * jnp.maximum(jnp.asarray(problem.tolerances), 0.02)
+    return jnp.max(jnp.maximum(costs - allowed[None, :], 0.0), axis=1)
 
 
-def _imitate(config: PlanConfig, learner: Learner, elite: Trajectory, key: PRNGKeyArray) -> Learner:
-    """Maximum likelihood of the elite's actions, by a few steps of Adam."""
+def _imitate(config: PlanConfig, learner: Learner, examples: Trajectory, key: PRNGKeyArray) -> Learner:
+    """Maximum likelihood of the examples' actions, by a few steps of Adam."""
     learned, rest = split(learner.policy, learner.value, config)
     policy = learner.policy
     memory = policy.start().safety
-    steps = elite.rewards.shape[1]
-    clocks = jnp.broadcast_to(jnp.arange(steps)[None, :], elite.rewards.shape)
-    observations = jax.vmap(jax.vmap(lambda state, clock: policy.observer(state, clock, memory)))(elite.states, clocks)
-    raws = jax.vmap(jax.vmap(policy.raw_of))(elite.states, elite.actions)
-    flat = [leaf.reshape(-1, leaf.shape[-1]) for leaf in (observations, raws)]
-    chances = elite.mask.ravel() / jnp.maximum(jnp.sum(elite.mask), 1)
+    clocks = jnp.broadcast_to(jnp.arange(examples.rewards.shape[1])[None, :], examples.rewards.shape)
+    observe = jax.vmap(jax.vmap(lambda state, clock: policy.observer(state, clock, memory)))
+    observations = observe(examples.states, clocks)
+    raws = jax.vmap(jax.vmap(policy.raw_of))(examples.states, examples.actions)
+    observations, raws = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (observations, raws))
+    chances = examples.mask.ravel() / jnp.maximum(jnp.sum(examples.mask), 1)
     adam = optax.adam(IMITATION_RATE)
 
     def step(carry, key):
@@ -91,7 +146,7 @@ def _imitate(config: PlanConfig, learner: Learner, elite: Trajectory, key: PRNGK
         def loss(learned):
             imitation, _ = eqx.combine(learned, rest)
             fixed = replace(imitation, log_std=jnp.zeros_like(imitation.log_std))
-            return -jnp.mean(jax.vmap(fixed.log_prob)(flat[0][rows], flat[1][rows]))
+            return -jnp.mean(jax.vmap(fixed.log_prob)(observations[rows], raws[rows]))
 
         updates, state = adam.update(jax.grad(loss)(learned), state)
         return (optax.apply_updates(learned, updates), state), None
