@@ -1,3 +1,42 @@
-"""Safe planning around side effects that nobody wrote into the model."""
+"""Safe planning around side effects that nobody wrote into the model.
+
+The names below are imported when they are first used, so that `import sidestep` stays light.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "InputError": "errors",
+    "Model": "model",
+    "Policy": "model",
+    "Space": "model",
+    "Spec": "model",
+    "Trajectory": "model",
+    "UniformPolicy": "model",
+    "Variable": "model",
+    "rollout": "model",
+    "load_model": "models",
+    "Constraint": "constraints",
+    "Scale": "constraints",
+    "parse_constraints": "constraints",
+    "load_rule": "labels.rules",
+    "Store": "labels.store",
+    "PlanConfig": "planning.config",
+    "preset": "planning.config",
+    "plan": "planning.plan",
+    "load": "answers",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"sidestep.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'sidestep' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

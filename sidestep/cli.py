@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -34,6 +34,19 @@ class Common:
     """Every random number of the command follows from this one."""
     quiet: bool = False
     """Print the result and nothing else."""
+
+
+@dataclass(kw_only=True)
+class Demo(Common):
+    """What a side effect looks like: explore Navigation, label it, draw it."""
+
+    out: Path = Path("runs/demo")
+    """Folder for the picture."""
+
+    def run(self) -> int:
+        from sidestep.commands.demo import demo
+
+        return demo(**_options(self))
 
 
 @dataclass(kw_only=True)
@@ -104,11 +117,74 @@ class Label(Common):
         return label(**_options(self))
 
 
+@dataclass(kw_only=True)
+class Fit(Common):
+    """Learn the pattern behind a store's labels, and say how good the safety model is."""
+
+    store: StorePath
+    out: Path
+    """The safety model's file (.safetensors); a reliability plot is put beside it."""
+    kind: Literal["hazard", "classifier", "markov"] = "hazard"
+    """hazard: a hazard for every step; classifier: the paper's recurrent classifier; markov: of single steps."""
+    layers: int | None = None
+    """Recurrent layers."""
+    units: int | None = None
+    """Units of each."""
+    dropout: float | None = None
+    """Share of units dropped in training."""
+    members: int = 1
+    """More than one make an ensemble."""
+    start: Path | None = None
+    """Go on from this fitted model instead of a fresh one."""
+    resolve: Literal["newest", "majority"] = "newest"
+    """Which label counts where a trajectory has several."""
+    steps: int | None = None
+    """Minibatches at most."""
+    batch: int | None = None
+    """Trajectories in a minibatch."""
+    learning_rate: float | None = None
+    """Adam's step size."""
+    balance: float | None = None
+    """Draw rare categories more often: 0 as they come, 1 all alike."""
+    held_out: float | None = None
+    """Share kept for early stopping, calibration and the report."""
+    json: bool = False
+    """Print the report as JSON."""
+
+    def run(self) -> int:
+        from sidestep.commands.safety import fit_store
+
+        options = _options(self)
+        changes = {name: options.pop(name) for name in ("steps", "batch", "learning_rate", "balance", "held_out")}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return fit_store(changes=given, as_json=options.pop("json"), **options)
+
+
+@dataclass(kw_only=True)
+class Explain(Common):
+    """Which steps of a stored trajectory carry the blame, in words and as a picture."""
+
+    store: StorePath
+    trajectory: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="ID", help="the trajectory's number")]
+    safety: Path
+    """A fitted safety model."""
+    out: Path | None = None
+    """The picture's file."""
+
+    def run(self) -> int:
+        from sidestep.commands.safety import explain
+
+        return explain(**_options(self))
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": Demo,
     "models": Models,
     "check": Check,
     "collect": Collect,
     "label": Label,
+    "fit": Fit,
+    "explain": Explain,
 }
 
 

@@ -1,0 +1,246 @@
+"""What every learned safety model promises, and what all kinds of them share.
+
+A safety model reads a trajectory and says how probable each of its K ordered categories is. Leading axes are a
+batch: one trajectory is (T, state), a thousand are (1000, T, state), and the same method takes both. Step t counts
+when t < length; what stands after that changes nothing, whatever it is.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sidestep.errors import InputError
+from sidestep.model import Trajectory
+from sidestep.safety.recurrent import PRECISION
+
+CHUNK = 512  # rows that a large batch is read by; every bucket of more than two chunks is a multiple of it
+
+
+class Frozen(eqx.Module):
+    """Arrays of a model that a fit's gradient leaves alone."""
+
+
+class Standardisation(Frozen):
+    """(x - mean) / deviation for each entry of (state, action), as seen in the data of the first fit."""
+
+    mean: Float[Array, " input"]
+    deviation: Float[Array, " input"]
+    seen: Float[Array, ""]  # how many steps it was computed from; 0: never, it is the identity
+
+    @staticmethod
+    def identity(size: int) -> "Standardisation":
+        return Standardisation(jnp.zeros(size, PRECISION), jnp.ones(size, PRECISION), jnp.zeros((), PRECISION))
+
+    @staticmethod
+    def of(trajectory: Trajectory) -> "Standardisation":
+        steps = np.concatenate([trajectory.states, trajectory.actions], axis=-1, dtype=float)[
+            np.asarray(trajectory.mask)
+        ]
+        mean, deviation = steps.mean(axis=0), steps.std(axis=0)
+        # An entry that never moved in the data keeps its own unit.
+        deviation = np.where(deviation > 1e-6 * (1.0 + np.abs(mean)), deviation, 1.0)
+        return Standardisation(*(jnp.asarray(part, PRECISION) for part in (mean, deviation, len(steps))))
+
+    def __call__(self, inputs: Float[Array, "*batch input"]) -> Float[Array, "*batch input"]:
+        return (inputs - jnp.broadcast_to(self.mean, inputs.shape)) / jnp.broadcast_to(self.deviation, inputs.shape)
+
+
+class SafetyModel(eqx.Module):
+    """P(category | trajectory), differentiable, for any length."""
+
+    kind: ClassVar[str]  # its name in a file's header
+
+    state_size: eqx.AbstractVar[int]
+    action_size: eqx.AbstractVar[int]
+    categories: eqx.AbstractVar[int]
+    standardisation: eqx.AbstractVar[Standardisation]
+    calibration: eqx.AbstractVar[Any]
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """The keywords beside the sizes and the key that build a model of this shape."""
+
+    @abstractmethod
+    def evidence(
+        self,
+        states: Float[Array, "*batch time state"],
+        actions: Float[Array, "*batch time action"],
+        length: Int[Array, "*batch"],
+        key: PRNGKeyArray | None = None,
+    ) -> Any:
+        """All that the network has to say, before calibration; `key` switches dropout on."""
+
+    @abstractmethod
+    def conclude(self, evidence: Any) -> Float[Array, "*batch categories"]:
+        """Log-probabilities of the categories from the evidence, by this model's calibration."""
+
+    def log_probabilities(
+        self,
+        states: Float[Array, "*batch time state"],
+        actions: Float[Array, "*batch time action"],
+        length: Int[Array, "*batch"],
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*batch categories"]:
+        return self.conclude(self.evidence(states, actions, length, key))
+
+    def log_survival(
+        self,
+        states: Float[Array, "*batch time state"],
+        actions: Float[Array, "*batch time action"],
+        length: Int[Array, "*batch"],
+    ) -> Float[Array, "*batch categories-1"]:
+        """log P(category < k) for k = 1, ..., K - 1."""
+        log_probabilities = self.log_probabilities(states, actions, length)
+        return jax.lax.cumlogsumexp(log_probabilities, axis=log_probabilities.ndim - 1)[..., :-1]
+
+    @property
+    def summed(self) -> bool:
+        """Side effects belong to single steps and are counted: it has `expected_counts`."""
+        return False
+
+    def with_standardisation(self, standardisation: Standardisation) -> Self:
+        return eqx.tree_at(lambda model: model.standardisation, self, standardisation)
+
+    def with_calibration(self, calibration: Any) -> Self:
+        return eqx.tree_at(lambda model: model.calibration, self, calibration)
+
+    def learn(
+        self,
+        states: Float[Array, "batch time state"],
+        actions: Float[Array, "batch time action"],
+        length: Int[Array, " batch"],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, "batch categories"], Any]:
+        """Log-probabilities in training, and the running statistics of the data after this batch, if it keeps any."""
+        return self.log_probabilities(states, actions, length, key), ()
+
+    def with_statistics(self, statistics: Any) -> Self:
+        return self
+
+    @abstractmethod
+    def blame_weights(
+        self,
+        states: Float[Array, "*batch time state"],
+        actions: Float[Array, "*batch time action"],
+        length: Int[Array, "*batch"],
+        severity: int,
+    ) -> Float[Array, "*batch time"]:
+        """How much each step contributes to "category `severity` or worse": not negative, zero after the end."""
+
+    # Streaming: the same model, one step at a time, for monitors and for policies that remember.
+
+    @abstractmethod
+    def start(self) -> Any:
+        """The memory before the first step."""
+
+    @abstractmethod
+    def advance(self, memory: Any, state: Float[Array, " state"], action: Float[Array, " action"]) -> Any:
+        """The memory after one more step."""
+
+    @abstractmethod
+    def risk(self, memory: Any) -> Float[Array, " categories-1"]:
+        """P(category k or worse) for k = 1, ..., K - 1, were the trajectory to end here."""
+
+    @abstractmethod
+    def features(self, memory: Any) -> Float[Array, " features"]:
+        """What a policy may look at: bounded numbers that sum up the past."""
+
+    @property
+    def feature_size(self) -> int:
+        return jax.eval_shape(lambda: self.features(self.start())).shape[0]
+
+    def inputs(self, states: Array, actions: Array, mask: Array | None = None) -> Array:
+        """(state, action) standardised, in the precision of the parameters, with zeros in place of padding."""
+        inputs = jnp.concatenate([states, actions], axis=-1).astype(self.standardisation.mean.dtype)
+        if mask is None:
+            return self.standardisation(inputs)
+        # Replaced before it is used, so that not even a NaN in the padding can reach a gradient.
+        inputs = jnp.where(mask[..., None], inputs, 0.0)
+        return jnp.where(mask[..., None], self.standardisation(inputs), 0.0)
+
+
+def real_steps(time: int, length: Int[Array, "*batch"]) -> Bool[Array, "*batch time"]:
+    """Which of `time` steps are real."""
+    length = jnp.asarray(length)[..., None]
+    return jnp.broadcast_to(jnp.arange(time), (*length.shape[:-1], time)) < length
+
+
+def trainable(model: Any) -> Any:
+    """A tree of booleans: which leaves a fit may move."""
+    return jax.tree.map(
+        lambda node: False if isinstance(node, Frozen) else eqx.is_inexact_array(node),
+        model,
+        is_leaf=lambda node: isinstance(node, Frozen),
+    )
+
+
+def check_sizes(state_size: int, action_size: int, categories: int) -> None:
+    if state_size < 1 or action_size < 0:
+        raise InputError(
+            f"a safety model needs a state of at least one number and an action of at least none, "
+            f"not {state_size} and {action_size}"
+        )
+    if categories < 2:
+        raise InputError(f"a safety model needs at least two categories, not {categories}")
+
+
+def bucket(rows: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ...: padding to it lets growing data reuse compiled programs."""
+    size = 1
+    while size < rows:
+        if size * 3 // 2 >= rows and size > 1:
+            return size * 3 // 2
+        size *= 2
+    return size
+
+
+def pad_rows(tree: Any, rows: int) -> Any:
+    """Every leaf lengthened with zeros to `rows` along its first axis, on the host."""
+
+    def pad(leaf):
+        padded = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
+        padded[: leaf.shape[0]] = leaf
+        return jnp.asarray(padded)
+
+    return jax.tree.map(pad, tree)
+
+
+def in_chunks(function: Callable[[Any], Any], rows: Any) -> Any:
+    """`function` of a batch; a large bucket goes through it in pieces, so that memory stays small."""
+    count = jax.tree.leaves(rows)[0].shape[0]
+    if count <= 2 * CHUNK:
+        return function(rows)
+    pieces = jax.tree.map(lambda leaf: leaf.reshape(-1, CHUNK, *leaf.shape[1:]), rows)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(function, pieces))
+
+
+def evidence_of(model: SafetyModel, trajectory: Trajectory) -> Any:
+    """The model's evidence on a batch of any size, with rows of padding at its end; not for use inside jit."""
+    parts = (trajectory.states, trajectory.actions, trajectory.length)
+    return _evidence(model, pad_rows(parts, bucket(len(trajectory))))
+
+
+def probabilities_of(model: SafetyModel, evidence: Any, count: int) -> np.ndarray:
+    """Probabilities of the categories by the first `count` rows of evidence."""
+    return np.asarray(_probabilities(model, evidence))[:count]
+
+
+def predict(model: SafetyModel, trajectory: Trajectory) -> Float[np.ndarray, "batch categories"]:
+    """Probabilities of the categories for a batch of any size; inside jit, call the model itself."""
+    return probabilities_of(model, evidence_of(model, trajectory), len(trajectory))
+
+
+@eqx.filter_jit
+def _evidence(model, parts):
+    return in_chunks(lambda rows: model.evidence(*rows), parts)
+
+
+@eqx.filter_jit
+def _probabilities(model, evidence):
+    return jnp.exp(model.conclude(evidence))

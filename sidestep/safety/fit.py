@@ -1,0 +1,294 @@
+"""Fitting a safety model to labelled trajectories: maximum likelihood, early stopping, calibration, report."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sidestep.errors import InputError
+from sidestep.model import Trajectory
+from sidestep.safety.base import (
+    SafetyModel,
+    Standardisation,
+    bucket,
+    evidence_of,
+    in_chunks,
+    pad_rows,
+    probabilities_of,
+    trainable,
+)
+from sidestep.safety.calibrate import calibrate, uncalibrated
+from sidestep.safety.config import FitConfig
+from sidestep.safety.ensemble import Ensemble
+from sidestep.safety.report import FitReport, scores
+
+M = TypeVar("M", bound=SafetyModel)
+
+
+class Rows(NamedTuple):
+    """Labelled trajectories as the fit sees them, padded to a size that later fits can share."""
+
+    states: Float[Array, "rows time state"]
+    actions: Float[Array, "rows time action"]
+    length: Int[Array, " rows"]
+    categories: Int[Array, " rows"]
+
+
+class Fitting(NamedTuple):
+    """What goes from minibatch to minibatch."""
+
+    model: Any
+    optimiser: Any
+    step: Int[Array, ""]
+    best: Any  # the model with the smallest held-out loss so far
+    best_loss: Float[Array, ""]
+    best_step: Int[Array, ""]
+
+
+class Progress(NamedTuple):
+    """Where a fit stands, for a progress bar."""
+
+    step: int
+    steps: int
+    train_loss: float
+    held_out_loss: float  # nan when nothing is held out
+
+
+def fit(
+    model: M,
+    trajectory: Trajectory,
+    categories: Int[np.ndarray, " batch"],
+    config: FitConfig,
+    key: PRNGKeyArray,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[M, FitReport]:
+    """The model of largest likelihood on these labels, and how good it is on those that were held out.
+
+    A model that was fitted before is continued: its parameters and standardisation stay, its optimiser is fresh.
+    Members of an ensemble are fitted side by side. The same key gives the same result.
+    """
+    began = time.perf_counter()
+    trajectory, categories = jax.tree.map(np.asarray, trajectory), np.asarray(categories)
+    check_labels(model, trajectory, categories)
+    split_key, draw_key, dropout_key = jax.random.split(key, 3)
+    train_rows, held_rows = split(categories, config.held_out, generator(split_key))
+    train = _rows(trajectory, categories, train_rows)
+    held = _rows(trajectory, categories, held_rows) if len(held_rows) else None
+    if float(model.standardisation.seen) == 0.0:
+        model = model.with_standardisation(Standardisation.of(trajectory[train_rows]))
+    model = uncalibrated(model)
+
+    draws = Draws(categories[train_rows], model, config, generator(draw_key))
+    rates = learning_rates(config)
+    members = model.members if isinstance(model, Ensemble) else model
+    advance = _advance_members if isinstance(model, Ensemble) else _advance
+    state = _start_members(members, config) if isinstance(model, Ensemble) else _start(members, config)
+    options = (config.weight_decay, config.clip, config.smoothing)
+    train_losses: list[float] = []
+    held_losses: list[float] = []
+    for look, chunk in enumerate(rates):
+        keys = jax.random.split(jax.random.fold_in(dropout_key, look), draws.shape(len(chunk)))
+        state, train_loss, held_loss = advance(
+            state, keys, chunk, draws(len(chunk)), train, held, draws.correction, options
+        )
+        train_losses.append(float(np.mean(train_loss)))
+        held_losses.append(float(np.mean(held_loss)))
+        done = (look + 1) * len(chunk)
+        if progress is not None:
+            progress(Progress(done, rates.size, train_losses[-1], held_losses[-1]))
+        if held is not None and 0 < config.patience <= (done - int(np.max(state.best_step))) // len(chunk):
+            break
+
+    members = state.model if held is None else state.best
+    model = eqx.tree_at(lambda m: m.members, model, members) if isinstance(model, Ensemble) else members
+    before = after = None
+    if held is not None:
+        truth = categories[held_rows]
+        evidence = evidence_of(model, trajectory[held_rows])
+        before = scores(probabilities_of(model, evidence, len(truth)), truth)
+        if config.calibrate:
+            model = calibrate(model, evidence, truth)
+        after = scores(probabilities_of(model, evidence, len(truth)), truth)
+    return model, FitReport(
+        train=len(train_rows),
+        held_out=len(held_rows),
+        category_counts=tuple(np.bincount(categories, minlength=model.categories).tolist()),
+        steps=done,
+        best_steps=tuple(np.atleast_1d(state.best_step).tolist()),
+        epochs=done * config.batch / len(train_rows),
+        seconds=time.perf_counter() - began,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, trainable(model)))),
+        train_loss=tuple(train_losses),
+        held_out_loss=tuple(held_losses) if held is not None else (),
+        before_calibration=before,
+        scores=after,
+        calibration={name: float(value) for name, value in vars(model.calibration).items()},
+    )
+
+
+def check_labels(model: SafetyModel, trajectory: Trajectory, categories: np.ndarray) -> None:
+    """Refuse labels that do not fit the model or the trajectories."""
+    if categories.shape != (len(trajectory),) or categories.dtype.kind not in "iu":
+        raise InputError(
+            f"a fit needs one whole number a trajectory as its category: {len(trajectory)} of them, "
+            f"not {categories.dtype} of shape {categories.shape}"
+        )
+    if len(categories) < 2:
+        raise InputError(f"a fit needs at least two labelled trajectories, not {len(categories)}; label more")
+    if categories.min() < 0 or categories.max() >= model.categories:
+        raise InputError(
+            f"categories go from 0 to {model.categories - 1} here, and there are labels "
+            f"from {categories.min()} to {categories.max()}"
+        )
+    sizes = (trajectory.states.shape[2], trajectory.actions.shape[2])
+    if sizes != (model.state_size, model.action_size):
+        raise InputError(
+            f"the safety model reads states of {model.state_size} and actions of {model.action_size} numbers, "
+            f"and these trajectories have {sizes[0]} and {sizes[1]}"
+        )
+    if np.min(trajectory.length) < 1:
+        raise InputError("a labelled trajectory needs at least one step, and one of these has none")
+    real = np.asarray(trajectory.mask)
+    if not (np.isfinite(trajectory.states[real]).all() and np.isfinite(trajectory.actions[real]).all()):
+        raise InputError("a labelled trajectory has a state or an action that is not a finite number; leave it out")
+
+
+def generator(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's random numbers from a key, for what is drawn on the host."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def split(categories: np.ndarray, share: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on and rows to hold out, every category held out in proportion."""
+    order = random.permutation(len(categories))
+    order = order[np.argsort(categories[order], kind="stable")]
+    held = np.diff(np.floor(np.arange(len(order) + 1) * share + 0.5)) > 0
+    return np.sort(order[~held]), np.sort(order[held])
+
+
+class Draws:
+    """Minibatches of row numbers; members of an ensemble draw from bootstraps of their own.
+
+    A row of category k is drawn with a chance that is proportional to (share of k)^-balance.
+    """
+
+    def __init__(self, categories: np.ndarray, model: SafetyModel, config: FitConfig, random: np.random.Generator):
+        shares = np.maximum(np.bincount(categories, minlength=model.categories), 1) / len(categories)
+        weights = shares[categories] ** -config.balance
+        members = model.size if isinstance(model, Ensemble) else 1
+        if isinstance(model, Ensemble) and config.bootstrap:
+            hits = random.multinomial(len(categories), np.full(len(categories), 1 / len(categories)), size=members)
+        else:
+            hits = np.ones((members, len(categories)))
+        self.edges = np.cumsum(hits * weights[None], axis=1)
+        self.correction = jnp.asarray(-config.balance * np.log(shares), jnp.float32)
+        self.batch, self.random = config.batch, random
+        self.is_ensemble = isinstance(model, Ensemble)
+
+    def shape(self, steps: int) -> tuple[int, ...]:
+        return (len(self.edges), steps) if self.is_ensemble else (steps,)
+
+    def __call__(self, steps: int) -> Int[Array, "*member steps batch"]:
+        where = self.random.random((len(self.edges), steps, self.batch)) * self.edges[:, -1, None, None]
+        rows = np.stack(
+            [np.searchsorted(edges, own, side="right") for edges, own in zip(self.edges, where, strict=True)]
+        )
+        return jnp.asarray(rows if self.is_ensemble else rows[0], jnp.int32)
+
+
+def learning_rates(config: FitConfig) -> Float[np.ndarray, "looks steps"]:
+    """Linear warm-up, then a half cosine down to nothing, or constant; one row between two looks."""
+    looks = -(-config.steps // config.check_every)
+    steps = config.steps // looks * looks
+    at = (np.arange(steps) + 1) / steps
+    rise = np.minimum(at / config.warmup, 1.0) if config.warmup > 0 else np.ones(steps)
+    past = np.clip((at - config.warmup) / max(1.0 - config.warmup, 1e-9), 0.0, 1.0)
+    fall = 0.5 * (1 + np.cos(np.pi * past)) if config.schedule == "cosine" else np.ones(steps)
+    return (config.learning_rate * rise * fall).astype(np.float32).reshape(looks, -1)
+
+
+def mean_loss(log_probabilities: Array, categories: Array, correction: Array, smoothing: float) -> Float[Array, ""]:
+    """Mean of -log P(category | drawn), P(k | drawn) being proportional to P(k) exp(correction_k).
+
+    Drawing category k more often by exp(correction_k) shifts its odds by as much; with the shift in the likelihood,
+    the model itself learns the odds of the data (case-control sampling).
+    """
+    drawn = jax.nn.log_softmax(log_probabilities + jnp.broadcast_to(correction, log_probabilities.shape))
+    of_truth = jnp.take_along_axis(drawn, categories[:, None], axis=1)[:, 0]
+    return -jnp.mean((1.0 - smoothing) * of_truth + smoothing * jnp.mean(drawn, axis=-1))
+
+
+def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
+    """Mean of -log P(category); padding has length 0 and does not count."""
+    log_probabilities = in_chunks(lambda rows: model.log_probabilities(*rows), held[:3])
+    of_truth = jnp.take_along_axis(log_probabilities, held.categories[:, None], axis=1)[:, 0]
+    real = held.length > 0
+    return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real)
+
+
+def _rows(trajectory: Trajectory, categories: np.ndarray, rows: np.ndarray) -> Rows:
+    parts = (trajectory.states, trajectory.actions, trajectory.length, categories)
+    return pad_rows(Rows(*(part[rows] for part in parts)), bucket(len(rows)))
+
+
+def _optimiser(weight_decay: float, clip: float) -> optax.GradientTransformation:
+    """Adam without its step size, which comes with each step so that a schedule needs no new program."""
+    return optax.chain(optax.clip_by_global_norm(clip), optax.scale_by_adam(), optax.add_decayed_weights(weight_decay))
+
+
+def _start(model: Any, config: FitConfig) -> Fitting:
+    optimiser = _optimiser(config.weight_decay, config.clip).init(eqx.filter(model, trainable(model)))
+    nothing = jnp.zeros((), int)
+    return Fitting(model, optimiser, nothing, model, jnp.asarray(jnp.inf, jnp.float32), nothing)
+
+
+def _run(state: Fitting, keys, rates, draws, train: Rows, held: Rows | None, correction, options):
+    """One minibatch a rate, then a look at the held-out trajectories."""
+    weight_decay, clip, smoothing = options
+    optimiser = _optimiser(weight_decay, clip)
+
+    def minibatch(carry, inputs):
+        model, memory = carry
+        rate, rows, key = inputs
+        drawn = jax.tree.map(lambda leaf: leaf[rows], train)
+        parameters, rest = eqx.partition(model, trainable(model))
+
+        def loss(parameters):
+            import os
+
+            J = float(os.environ.get("JIT", "0"))
+            mm = eqx.combine(parameters, rest)
+            sd = mm.standardisation.deviation
+            k1, k2 = jax.random.split(key)
+            n1 = J * jax.random.normal(k1, drawn.states.shape) * sd[: drawn.states.shape[-1]]
+            n2 = J * jax.random.normal(k2, drawn.actions.shape) * sd[drawn.states.shape[-1] :]
+            log_probabilities, statistics = mm.learn(drawn.states + n1, drawn.actions + n2, drawn.length, key)
+            return mean_loss(log_probabilities, drawn.categories, correction, smoothing), statistics
+
+        (value, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
+        updates, memory = optimiser.update(gradient, memory, parameters)
+        model = eqx.apply_updates(model, jax.tree.map(lambda update: -rate * update, updates))
+        return (model.with_statistics(statistics), memory), value
+
+    (model, memory), losses = jax.lax.scan(minibatch, (state.model, state.optimiser), (rates, draws, keys))
+    step = state.step + rates.shape[0]
+    held_loss = jnp.asarray(jnp.nan) if held is None else held_out_loss(model, held)
+    better = held_loss < state.best_loss
+    best, best_loss, best_step = jax.tree.map(
+        lambda new, old: jnp.where(better, new, old),
+        (model, held_loss, step),
+        (state.best, state.best_loss, state.best_step),
+    )
+    return Fitting(model, memory, step, best, best_loss, best_step), jnp.mean(losses), held_loss
+
+
+_advance = eqx.filter_jit(_run)
+_over_members = eqx.if_array(0)
+_advance_members = eqx.filter_jit(eqx.filter_vmap(_run, in_axes=(_over_members, 0, None, 0, None, None, None, None)))
+_start_members = eqx.filter_vmap(_start, in_axes=(_over_members, None))

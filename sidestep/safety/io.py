@@ -1,0 +1,65 @@
+"""Safety models in files: weights in safetensors, and in the header all that is needed to build the model again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from sidestep.constraints import Scale
+from sidestep.errors import InputError
+from sidestep.safety.base import SafetyModel
+from sidestep.safety.classifier import Classifier
+from sidestep.safety.ensemble import Ensemble
+from sidestep.safety.hazard import HazardModel
+from sidestep.safety.markov import MarkovClassifier
+from sidestep.trees import load_tree, read_header, save_tree
+
+FORMAT = 1
+KINDS: dict[str, type[Any]] = {model.kind: model for model in (Classifier, HazardModel, MarkovClassifier)}
+
+
+def make_safety(
+    kind: str, state_size: int, action_size: int, categories: int, *, key: jax.Array, members: int = 1, **config: Any
+) -> SafetyModel:
+    """A fresh model of this kind; several members make an ensemble."""
+    if kind not in KINDS:
+        raise InputError(f"there is no safety model of the kind '{kind}'; there are {', '.join(KINDS)}")
+
+    def make(key: jax.Array) -> SafetyModel:
+        return KINDS[kind](state_size, action_size, categories, key=key, **config)
+
+    return make(key) if members == 1 else Ensemble(make, members, key=key)
+
+
+def save_safety(path: Path, model: SafetyModel, scale: Scale, names: Sequence[str] = (), about: Any = None) -> None:
+    """`names` are those of the state's and action's entries; `about` says what it was fitted on and how well."""
+    config = model.config()
+    header = {
+        "format": FORMAT,
+        "kind": config.pop("member", model.kind),
+        "members": config.pop("size", 1),
+        "sizes": [model.state_size, model.action_size, model.categories],
+        "config": config,
+        "categories": list(scale.categories),
+        "names": list(names),
+        "about": about,
+    }
+    save_tree(path, model, header)
+
+
+def load_safety(path: Path) -> SafetyModel:
+    header = safety_header(path)
+    config = {name: tuple(value) if isinstance(value, list) else value for name, value in header["config"].items()}
+    like = make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
+    return load_tree(path, like)
+
+
+def safety_header(path: Path) -> dict[str, Any]:
+    """What the file says about itself: categories, names, what it was fitted on."""
+    header = read_header(path)
+    if "sizes" not in header:
+        raise InputError("is a file of ours, but not a safety model", place=str(path))
+    if header["format"] != FORMAT:
+        raise InputError(f"its format is {header['format']}, and this version reads {FORMAT}", place=str(path))
+    return header

@@ -1,0 +1,48 @@
+"""Pictures of a safety model: does it mean what it says, and what does it blame."""
+
+from collections.abc import Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from sidestep.safety.explain import Explanation
+from sidestep.safety.report import BINS
+
+STATES = 6  # entries of the state that a blame plot shows
+
+
+def reliability_plot(probabilities: np.ndarray, categories: np.ndarray) -> Figure:
+    """Predicted probability of the best category against how often it was true, and how the predictions spread."""
+    best, true = probabilities[:, 0], np.asarray(categories) == 0
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    bins = np.clip(np.digitize(best, edges) - 1, 0, BINS - 1)
+    filled = [b for b in range(BINS) if (bins == b).any()]
+    figure, (axes, below) = plt.subplots(
+        2, 1, figsize=(5.0, 6.0), sharex=True, height_ratios=(3, 1), layout="constrained"
+    )
+    axes.plot([0, 1], [0, 1], color="#999999", linewidth=1.0, linestyle="--")
+    axes.plot([best[bins == b].mean() for b in filled], [true[bins == b].mean() for b in filled], "o-", color="#2a9d8f")
+    axes.set(ylabel="share that was so", title="Probability of the best category", ylim=(-0.02, 1.02))
+    below.hist(best, edges, color="#8ab8b2")
+    below.set(xlabel="predicted", ylabel="trajectories", yscale="log")
+    return figure
+
+
+def blame_plot(found: Explanation, names: Sequence[str]) -> Figure:
+    """The states over time, and below them each step's share of the blame."""
+    figure, (axes, below) = plt.subplots(
+        2, 1, figsize=(7.0, 5.0), sharex=True, height_ratios=(2, 1), layout="constrained"
+    )
+    steps = np.arange(len(found.shares))
+    for name, line in list(zip(names, found.states.T, strict=True))[:STATES]:
+        axes.plot(steps, line, label=name)
+    axes.legend(fontsize=8)
+    axes.set(title=f"likeliest: {found.categories[int(found.probabilities.argmax())]}")
+    below.bar(steps, found.shares, color="#c8463c")
+    below.set(xlabel="step", ylabel=f"blame for {found.categories[found.severity]}+")
+    return figure
