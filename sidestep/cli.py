@@ -1,18 +1,23 @@
 """The command line: what can be asked for, and who does it. Heavy imports wait until a command runs."""
 
+import ast
 import contextlib
+import inspect
 import io
+import itertools
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from sidestep.errors import InputError
+from sidestep.planning.config import PlanConfig
 
 ModelReference = Annotated[
     str,
@@ -26,6 +31,30 @@ ModelReference = Annotated[
 
 
 StorePath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE", help="a store's file")]
+
+RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="a run's folder")]
+
+
+def _changes(settings: type) -> type:
+    """A dataclass with every field of `settings`, each optional, so that only what the user gave is changed."""
+    source = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
+    assert isinstance(source, ast.ClassDef)
+    help_of = {}
+    for field, text in itertools.pairwise(source.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            help_of[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    hints = get_type_hints(settings)
+    return make_dataclass(
+        f"{settings.__name__}Changes",
+        [
+            (f.name, Annotated[hints[f.name] | None, tyro.conf.arg(help=help_of[f.name])], None)  # type: ignore[misc]
+            for f in fields(settings)
+        ],
+        kw_only=True,
+    )
+
+
+PlanChanges: Any = _changes(PlanConfig)
 
 
 @dataclass(kw_only=True)
@@ -177,6 +206,72 @@ class Explain(Common):
         return explain(**_options(self))
 
 
+@dataclass(kw_only=True)
+class Plan(Common):
+    """Plan a policy against a fitted safety model, and certify it on fresh rollouts labelled by the rule."""
+
+    model: ModelReference
+    safety: Path | None = None
+    """A fitted safety model (see `sidestep fit`); not needed by --method ppo, which knows no constraint."""
+    constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """A tolerance: "none>=0.95", "severe<=0.01", "mild+<=0.05" (mild or worse). May be given several times."""
+    rule: str | None = None
+    """The rule that certifies: a name, or file.py:function; the model's own without it."""
+    method: Literal["default", "paper", "paper-mfge", "ppo"] = "default"
+    """default: what works best; paper: PPO with the gradient through model and classifier (MBGE); paper-mfge: with the
+    score function; ppo: no constraint."""
+    seeds: int = 1
+    """Policies trained at once, from this seed on."""
+    out: Path = Path("runs/plan")
+    """The run's folder."""
+    settings: Annotated[PlanChanges, tyro.conf.arg(name="")]
+    """Options that the method sets unless they are given."""
+    json: bool = False
+    """Print result.json on standard output, and nothing else there."""
+
+    def run(self) -> int:
+        from sidestep.commands.plan import plan_once
+
+        options = _options(self)
+        changes = {name: value for name, value in vars(options.pop("settings")).items() if value is not None}
+        if self.seeds < 1:
+            raise InputError(f"must be at least 1, not {self.seeds}", place="--seeds")
+        return plan_once(changes=changes, as_json=options.pop("json"), **options)
+
+
+@dataclass(kw_only=True)
+class Resume(Common):
+    """Go on with a run where it stopped, bit for bit."""
+
+    folder: RunPath
+    json: bool = False
+    """Print result.json on standard output, and nothing else there."""
+
+    def run(self) -> int:
+        from sidestep.commands.plan import go_on
+        from sidestep.runs import Run
+
+        return go_on(Run.open(self.folder), self.quiet, self.json)
+
+
+@dataclass(kw_only=True)
+class Certify(Common):
+    """Audit a run's policy on fresh rollouts, labelled by the rule."""
+
+    folder: RunPath
+    rollouts: int = 2000
+    """Fresh rollouts."""
+    confidence: float = 0.95
+    """Probability with which all bounds hold together."""
+    json: bool = False
+    """Print the certificate as JSON."""
+
+    def run(self) -> int:
+        from sidestep.commands.plan import certify
+
+        return certify(self.folder, self.rollouts, self.confidence, self.seed or None, self.json)
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": Demo,
     "models": Models,
@@ -185,6 +280,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "label": Label,
     "fit": Fit,
     "explain": Explain,
+    "plan": Plan,
+    "resume": Resume,
+    "certify": Certify,
 }
 
 

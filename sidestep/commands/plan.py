@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sidestep.answers import Answer, save_policy
 from sidestep.certify import audit, certification_key
-from sidestep.constraints import Constraint, parse_constraints
+from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.model import Model
@@ -25,15 +25,15 @@ from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig, preset
 from sidestep.planning.plan import Plan, Planner
 from sidestep.runs import Run
-from sidestep.safety.io import load_safety
+from sidestep.safety.io import load_safety, safety_header
 
 TRAINING = 0x7EA1  # folded into a seed's key: see CERTIFICATION
 
 
 def plan_once(
-    model_reference: str,
-    safety_file: Path | None,
-    constraints: tuple[str, ...],
+    model: str,
+    safety: Path | None,
+    constraint: tuple[str, ...],
     rule: str | None,
     method: str,
     changes: dict[str, Any],
@@ -44,32 +44,37 @@ def plan_once(
     as_json: bool,
 ) -> int:
     """Check everything, open the run's folder, train, certify."""
-    model = load_model(model_reference)
-    expert = _expert(rule, model)
-    config = settings(model, method, changes)
-    if config.constraint_gradient == "none":
-        safety_file, constraints = None, ()
-    if safety_file is not None:
-        load_safety(safety_file)
-    categories = expert.scale.categories if expert else ("none", "mild", "severe")
-    if expert is not None:
-        parse_constraints(constraints, expert.scale)
+    mdp = load_model(model)
+    expert = _expert(rule, mdp)
+    config = settings(mdp, method, changes)
+    if config.constraint_gradient == "none" and (safety or constraint):
+        raise InputError(
+            "this method knows no constraint; leave --safety and --constraint out", place=f"--method {method}"
+        )
+    if bool(safety) != bool(constraint):
+        raise InputError("a safety model and constraints go together; give both", place="--safety, --constraint")
+    scale = expert.scale if expert else Scale()
+    if safety is not None:
+        scale = Scale(tuple(safety_header(safety)["categories"]))
+        if expert is not None and expert.scale != scale:
+            raise InputError(f"its categories are {scale}, and the rule's {expert.scale}", place=str(safety))
+    Planner(mdp, load_safety(safety) if safety else None, parse_constraints(constraint, scale), config)
     run = Run.create(
         out,
         {
             "kind": "plan",
-            "model": model_reference,
+            "model": model,
             "rule": rule,
-            "constraints": list(constraints),
-            "categories": list(categories),
+            "constraints": list(constraint),
+            "categories": list(scale.categories),
             "method": method,
             "seed": seed,
             "seeds": seeds,
             "settings": asdict(config),
         },
     )
-    if safety_file is not None:
-        shutil.copyfile(safety_file, run.path / "safety.safetensors")
+    if safety is not None:
+        shutil.copyfile(safety, run.path / "safety.safetensors")
     return go_on(run, quiet, as_json)
 
 
@@ -86,8 +91,7 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     model = load_model(asked["model"])
     expert = _expert(asked["rule"], model)
     safety = load_safety(run.path / "safety.safetensors") if run.has("safety.safetensors") else None
-    scale = expert.scale if expert else None
-    constraints = parse_constraints(asked["constraints"], scale) if scale and asked["constraints"] else ()
+    constraints = parse_constraints(asked["constraints"], Scale(tuple(asked["categories"])))
     config = PlanConfig(**{**asked["settings"], "widths": tuple(asked["settings"]["widths"])})
     planner = Planner(model, safety, constraints, config, expert.label if expert else None)
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), TRAINING))(

@@ -48,7 +48,7 @@ def fit_store(
             raise InputError(f"its categories are not the store's ({scale})", place=str(start))
     else:
         shape = {"layers": layers, "units": units, "dropout": dropout}
-        given = {name: value for name, value in shape.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in shape.items() if value is not None}
         if kind == "markov" and (layers or units):
             raise InputError(
                 "a Markov classifier has no recurrent layers or units; leave them out", place="--kind markov"

@@ -19,7 +19,7 @@ class PlanConfig:
     log_cap: float = 5.0
     """Where -log(1 - C) of one trajectory begins to be damped: hopeless ones must not drown the others."""
 
-    epochs: int = 1500
+    epochs: int = 600
     """Learning epochs."""
     batch: int = 100
     """Trajectories an epoch."""
@@ -40,13 +40,13 @@ class PlanConfig:
     multiplier: Literal["relative", "projected", "log-adam", "pid"] = "relative"
     """lambda * exp(rate * relative violation); lambda + rate * violation, kept in [0, max]; Adam on log lambda (the
     paper's code); or a PID controller."""
-    multiplier_start: float = 0.1
+    multiplier_start: float = 1.0
     """First value of every multiplier."""
-    multiplier_rate: float = 0.02
+    multiplier_rate: float = 0.03
     """Step size of a multiplier (the integral gain of PID)."""
     multiplier_min: float = 0.01
     """Smallest value of a multiplier (relative rule)."""
-    multiplier_max: float = 1000.0
+    multiplier_max: float = 100.0
     """Largest value of a multiplier."""
     pid_proportional: float = 0.5
     """Gain on the present violation (PID)."""
@@ -61,7 +61,7 @@ class PlanConfig:
     """The policy sees the state; the state and the clock; or these and the safety model's memory."""
     squash: Literal["tanh", "clip"] = "tanh"
     """How a real action is kept within its bounds."""
-    noise_start: float = 0.5
+    noise_start: float = 0.3
     """Deviation of the raw action at the first epoch; PPO learns it from there."""
     noise_end: float = 0.02
     """Deviation at the last epoch (pathwise only, geometric schedule)."""

@@ -50,7 +50,9 @@ def save_safety(path: Path, model: SafetyModel, scale: Scale, names: Sequence[st
 
 def load_safety(path: Path) -> SafetyModel:
     header = safety_header(path)
-    config = {name: tuple(value) if isinstance(value, list) else value for name, value in header["config"].items()}
+    config: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in header["config"].items()
+    }
     like = make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
     return load_tree(path, like)
 
