@@ -47,7 +47,7 @@ def _changes(settings: type) -> type:
     return make_dataclass(
         f"{settings.__name__}Changes",
         [
-            (f.name, Annotated[hints[f.name] | None, tyro.conf.arg(help=help_of[f.name])], None)  # type: ignore[misc]
+            (f.name, Annotated[hints[f.name] | None, tyro.conf.arg(help=help_of[f.name])], None)
             for f in fields(settings)
         ],
         kw_only=True,
@@ -139,6 +139,10 @@ class Label(Common):
     """Read trajectories with labels from CSV (one row a step), NPZ or Parquet, or labels alone from CSV."""
     export: Path | None = None
     """Write them; a name that ends in .labels.csv gets the whole log of labels."""
+    next: int = 0
+    """Label nothing, and list this many unlabelled trajectories that are most worth a label, by --safety."""
+    safety: Path | None = None
+    """The fitted safety model that --next asks."""
 
     def run(self) -> int:
         from sidestep.commands.labels import label

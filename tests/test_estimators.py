@@ -1,4 +1,4 @@
-"""Gradient estimators: against finite differences with common random numbers, against each other, against the exact one."""
+"""Gradient estimators: against finite differences with common random numbers, each other, and the exact one."""
 
 from dataclasses import replace
 
@@ -157,7 +157,7 @@ def exact_setup():
 def test_exact_gradient_is_the_derivative_of_the_exact_value():
     learner, problem = exact_setup()
     tables = cost_tables(problem)
-    gradients, values, _ = exact_gradients(problem, EXACT, learner, tables)
+    gradients, _, _ = exact_gradients(problem, EXACT, learner, tables)
     learned, rest = split(learner.policy, learner.value, EXACT)
     finite = problem.model.finite
     start = 0.98 * jnp.asarray(finite.start) + 0.02 * jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])
@@ -178,7 +178,7 @@ def test_exact_gradient_is_the_derivative_of_the_exact_value():
 def test_iteration_and_direct_solution_agree(monkeypatch):
     from sidestep.planning import exact
 
-    learner, problem = exact_setup()
+    _, problem = exact_setup()
     finite = problem.model.finite
     policy = jnp.full((4, 2), 0.5)
     tables = jnp.asarray(finite.reward, jnp.float32)[None]
@@ -206,4 +206,6 @@ def test_score_function_converges_to_the_exact_gradient():
     directions = np.random.default_rng(1).normal(size=(rows.shape[1], 10)) / np.sqrt(rows.shape[1])
     # log_std of the choices is empty, so both trees have the same leaves
     found, error = (rows @ directions).mean(axis=0), (rows @ directions).std(axis=0, ddof=1) / 8
-    np.testing.assert_array_less(np.abs(found - wanted @ directions), 4.5 * error + 0.03 * np.abs(wanted @ directions).max())
+    np.testing.assert_array_less(
+        np.abs(found - wanted @ directions), 4.5 * error + 0.03 * np.abs(wanted @ directions).max()
+    )

@@ -49,6 +49,8 @@ def label(
     annotator: str,
     every: bool,
     export: Path | None,
+    next: int,
+    safety: Path | None,
     seed: int,
     quiet: bool,
     **files: Path | None,
@@ -59,7 +61,9 @@ def label(
     with Store.open(store) as opened:
         console = Console()
         incoming = files["import"]
-        if incoming is not None:
+        if next:
+            _list_next(opened, next, safety, seed, console)
+        elif incoming is not None:
             _import(opened, incoming, annotator, console)
         elif export is None:
             _label_by_rule(opened, rule, model or opened.model_name, annotator, every, console)
@@ -98,6 +102,22 @@ def _label_by_rule(
     if len(ids):
         store.label(ids, np.asarray(expert.label(trajectories)), annotator or f"rule:{expert.name}")
     console.print(f"{len(ids)} trajectories labelled by the rule '{expert.name}'")
+
+
+def _list_next(store: Any, count: int, safety: Path | None, seed: int, console: Console) -> None:
+    import jax
+
+    from sidestep.labels.select import choose
+    from sidestep.safety.io import load_safety
+
+    if count < 1 or safety is None:
+        raise InputError("asking needs a number of at least 1 and a safety model, --safety FILE", place="--next")
+    ids, pool = store.unlabelled()
+    if not len(ids):
+        raise InputError("every trajectory has a label; collect more first", place=str(store.path))
+    _, labelled, _ = store.labelled()
+    rows = choose("well", load_safety(safety), pool, labelled, count, jax.random.key(seed))
+    console.print("worth a label next: " + " ".join(str(ids[row]) for row in rows), highlight=False, soft_wrap=True)
 
 
 def _import(store: Any, path: Path, annotator: str, console: Console) -> None:

@@ -2,7 +2,8 @@
 
 A trajectory is worth a question when the members of the ensemble disagree on it, when it lies close to the boundary
 between the best category and the rest, and when it goes where no labelled one has been. The three are turned into
-ranks, since their units have nothing in common, and the questions are spread: each one taken makes its like less urgent.
+ranks, since their units have nothing in common, and the questions are spread: one that is taken makes its like less
+urgent.
 """
 
 from typing import Any, Literal

@@ -152,6 +152,14 @@ def preset(name: str, *, family: str = "", finite: bool = False, gradient: str =
                 constraint_gradient="exact",
                 constraint_form="probability",
                 observe="state",
+                balance=False,
+                learning_rate=0.01,
+                entropy=1.0,
+                entropy_share=0.7,
+                multiplier="projected",
+                multiplier_start=2.0,
+                multiplier_rate=0.3,
+                multiplier_max=500.0,
                 search_rounds=0,
             )
         if gradient == "none":

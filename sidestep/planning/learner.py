@@ -135,7 +135,7 @@ def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any,
         signed = signed * jnp.exp(-units)
     ascent = jax.tree.map(lambda leaf: jnp.tensordot(signed, leaf, axes=1), gradients)
     if config.balance:
-        length = optax.global_norm(ascent) + 1e-12
+        length = optax.tree.norm(ascent) + 1e-12
         ascent = jax.tree.map(lambda leaf: leaf / length, ascent)
     return ascent, units
 

@@ -216,8 +216,8 @@ def in_chunks(function: Callable[[Any], Any], rows: Any) -> Any:
     count = jax.tree.leaves(rows)[0].shape[0]
     if count <= 2 * CHUNK:
         return function(rows)
-    pieces = jax.tree.map(lambda leaf: leaf.reshape(-1, CHUNK, *leaf.shape[1:]), rows)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(function, pieces))
+    pieces = jax.tree.map(lambda leaf: leaf.reshape(count // CHUNK, CHUNK, *leaf.shape[1:]), rows)
+    return jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), jax.lax.map(function, pieces))
 
 
 def evidence_of(model: SafetyModel, trajectory: Trajectory) -> Any:

@@ -30,7 +30,10 @@ def calibrate(model: M, evidence: Any, categories: Int[np.ndarray, " batch"]) ->
 
     def objective(theta: np.ndarray) -> float:
         calibration = unflatten(jnp.asarray(theta, start.dtype))
-        return float(_log_loss(model.with_calibration(calibration), evidence, padded)) + PRIOR / 2 * theta @ theta
+        return (
+            float(_log_loss(model.with_calibration(calibration), evidence, jnp.asarray(padded)))
+            + PRIOR / 2 * theta @ theta
+        )
 
     found = minimize(objective, np.zeros(start.size), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3})
     return model.with_calibration(unflatten(jnp.asarray(found.x, start.dtype)))

@@ -28,19 +28,19 @@ class Ensemble(SafetyModel):
         self.size = size
 
     @property
-    def state_size(self) -> int:
+    def state_size(self) -> int:  # type: ignore[override]
         return self.members.state_size
 
     @property
-    def action_size(self) -> int:
+    def action_size(self) -> int:  # type: ignore[override]
         return self.members.action_size
 
     @property
-    def categories(self) -> int:
+    def categories(self) -> int:  # type: ignore[override]
         return self.members.categories
 
     @property
-    def standardisation(self) -> Standardisation:
+    def standardisation(self) -> Standardisation:  # type: ignore[override]
         return self._first.standardisation
 
     @property

@@ -132,7 +132,7 @@ class MarkovClassifier(SafetyModel):
         actions: Float[Array, "*batch time action"],
         length: Int[Array, "*batch"],
     ) -> Float[Array, "*batch categories"]:
-        """Expected number of steps of each category: sum_t p_t(k), the paper's constraint for Markovian side effects."""
+        """Expected number of steps of each category, sum_t p_t(k): the paper's constraint for Markovian ones."""
         logits, mask = self.evidence(states, actions, length)
         return jnp.sum(jnp.where(mask[..., None], jnp.exp(self.calibration(logits)), 0.0), axis=-2)
 

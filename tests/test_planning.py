@@ -1,0 +1,275 @@
+"""The planner: multipliers, learning by outcome on small problems, seeds, resume, refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sidestep.cli import main
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.errors import InputError
+from sidestep.labels.store import single_steps
+from sidestep.model import Space, Spec, Variable
+from sidestep.models.grids import Driving
+from sidestep.planning.config import PRESETS, PlanConfig, preset
+from sidestep.planning.multipliers import Multipliers
+from sidestep.planning.plan import Planner, plan
+from sidestep.planning.problem import Problem
+from sidestep.safety.config import FitConfig
+from sidestep.safety.fit import fit
+from sidestep.safety.hazard import HazardModel
+from sidestep.safety.io import make_safety, save_safety
+
+SMALL = PlanConfig(
+    widths=(16,), epochs=40, test_every=20, batch=32, test_batch=64, search_rounds=4, search_population=256
+)
+
+
+class Walk:
+    """Walk to x = 3; the reward knows nothing of a puddle beyond y = 1."""
+
+    spec = Spec(
+        "walk",
+        Space((Variable("x"), Variable("y"))),
+        Space((Variable("step", size=2, low=-1.0, high=1.0),)),
+        horizon=8,
+        ends=False,
+    )
+
+    def reset(self, key):
+        return jnp.zeros(2)
+
+    def step(self, state, action, key):
+        noise = 0.1 * jax.random.normal(key, (2,))
+        return state + 0.7 * action + noise, -jnp.sum((state - jnp.array([3.0, 2.0])) ** 2), jnp.asarray(False)
+
+    def action_bounds(self, state):
+        return -jnp.ones(2), jnp.ones(2)
+
+
+def walk_rule(trajectory):
+    return np.asarray((np.asarray(trajectory.states)[..., 1] > 1.0).sum(axis=1) >= 2).astype(int)
+
+
+@pytest.fixture(scope="module")
+def walk_safety():
+    """A small hazard model fitted to labelled walks: the real thing, made quickly."""
+    from sidestep.labels.collect import explore
+
+    walks = explore(Walk(), jax.random.key(0), 1500)
+    model = HazardModel(2, 2, 2, key=jax.random.key(1), units=16)
+    return fit(model, walks, walk_rule(walks), FitConfig(steps=800, batch=64), jax.random.key(2))[0]
+
+
+SCALE = Scale(("dry", "wet"))
+
+
+@pytest.mark.parametrize("rule", ["relative", "projected", "log-adam", "pid"])
+def test_multipliers_rise_when_violated_fall_when_met_and_stay_in_their_bounds(rule):
+    config = replace(SMALL, multiplier=rule, multiplier_max=5.0, multiplier_rate=0.1)
+    rising = falling = Multipliers.start(1, config)
+    tolerance = jnp.array([0.05])
+    for _ in range(400):
+        rising = rising.moved(jnp.array([1.0]), tolerance, config)
+        falling = falling.moved(jnp.array([0.0]), tolerance, config)
+    assert float(rising.value[0]) == pytest.approx(5.0, rel=1e-3)
+    assert 0.0 <= float(falling.value[0]) < config.multiplier_start
+
+
+def test_relative_rule_is_as_fast_down_as_up():
+    config = replace(SMALL, multiplier="relative", multiplier_max=1e9, multiplier_min=1e-9)
+    up = down = Multipliers.start(1, config)
+    for _ in range(50):
+        up = up.moved(jnp.array([0.5]), jnp.array([0.05]), config)
+        down = down.moved(jnp.array([0.005]), jnp.array([0.05]), config)
+    assert float(up.value[0] * down.value[0]) == pytest.approx(config.multiplier_start**2, rel=1e-3)
+
+
+def test_the_plan_is_within_the_tolerance_by_the_true_rule_and_close_to_the_wall(walk_safety):
+    constraints = parse_constraints(["dry>=0.9"], SCALE)
+    config = replace(SMALL, epochs=200, test_every=50, margin=0.3)
+    found = plan(Walk(), walk_safety, constraints, config, jax.random.key(3), rule=walk_rule)
+    free = plan(Walk(), None, (), replace(config, constraint_gradient="none"), jax.random.key(3), rule=walk_rule)
+    assert found.feasible, found.diagnosis
+    best = max((row for row in found.history if row["feasible"]), key=lambda row: row["mean_return"])
+    assert best["mean_true"][0] >= 0.85
+    assert free.history[-1]["mean_true"][0] < 0.2, "without the constraint it must go where the reward is"
+    assert -45 < best["mean_return"] < free.history[-1]["mean_return"], "safe, but not by staying at home"
+
+
+@pytest.mark.parametrize("method", ["paper", "paper-mfge"])
+def test_ppo_with_either_constraint_gradient_learns(walk_safety, method):
+    base = preset(method)
+    config = replace(base, epochs=80, test_every=40, batch=32, test_batch=64, widths=(16,), learning_rate=3e-3)
+    found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
+    assert found.history[-1]["mean_return"] > -90, "a policy that stays at the start earns -104"
+    assert found.history[-1]["train_multipliers"][0] > 0
+
+
+def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety):
+    constraints = parse_constraints(["dry>=0.9"], SCALE)
+    planner = Planner(Walk(), walk_safety, constraints, SMALL)
+    keys = jax.random.split(jax.random.key(5), 3)
+    twice = [planner.advance(planner.start(keys))[0] for _ in range(2)]
+    for a, b in zip(*(jax.tree.leaves(state.learners.policy.net) for state in twice), strict=True):
+        np.testing.assert_array_equal(a, b)
+    alone, _ = planner.advance(planner.start(keys[1:2]))
+    # One seed alone runs the same arithmetic in another order, so it agrees to float tolerance after 20 epochs.
+    for a, b in zip(*(jax.tree.leaves(s.learners.policy.net) for s in (twice[0], alone)), strict=True):
+        np.testing.assert_allclose(a[1], b[0], rtol=2e-2, atol=2e-3)
+
+
+def test_several_constraints_and_four_categories():
+    scale = Scale(("safe", "safe-incomplete", "unsafe", "unsafe-incomplete"))
+    safety = HazardModel(2, 2, 4, key=jax.random.key(1), units=8)
+    constraints = parse_constraints(["safe>=0.5", "unsafe-incomplete<=0.1"], scale)
+    planner = Planner(Walk(), safety, constraints, SMALL)
+    _, rows = planner.advance(planner.start(jax.random.split(jax.random.key(0), 1)))
+    assert len(rows[0]["mean_predicted"]) == 4
+    assert len(rows[0]["train_multipliers"]) == len(rows[0]["mean_costs"]) == 2
+    assert np.isfinite(rows[0]["train_gradient_norms"]).all()
+
+
+MAP = "S.@.\n..@.\n....\n...G\n"
+
+
+@pytest.fixture(scope="module")
+def driving():
+    return Driving(MAP, name="driving", place="test", horizon=60)
+
+
+def test_exact_planning_reaches_the_optimum_of_the_linear_program(driving):
+    from sidestep.finite.occupancy import Bound, occupancy_lp
+    from sidestep.finite.values import evaluate
+
+    finite = driving.finite
+    states = np.repeat(finite.encoding, 8, axis=0).astype(np.float32)
+    actions = np.tile(np.eye(8, dtype=np.float32), (len(finite.start), 1))
+    pairs = single_steps(states, actions, np.zeros(len(states), np.float32))
+    labels = driving.side_effect.reshape(-1)
+    markov = make_safety("markov", states.shape[1], 8, 3, key=jax.random.key(0), dropout=0.0)
+    markov, _ = fit(markov, pairs, labels, FitConfig(steps=1500, held_out=0.0, balance=0.5), jax.random.key(1))
+    config = replace(preset("default", finite=True), epochs=300, test_every=100, test_batch=64, widths=(32,))
+    found = plan(driving, markov, parse_constraints(["none>=1"], Scale()), config, jax.random.key(2))
+    encoded = jnp.asarray(finite.encoding, jnp.float32)
+    logits = jax.vmap(lambda s: found.policy.net(found.policy.observer(s, jnp.zeros(()), None)))(encoded)
+    table = np.asarray(jax.nn.one_hot(logits.argmax(axis=1), 8))
+    penalty = np.array([0.0, 5.0, 10.0])[driving.side_effect]
+    best = occupancy_lp(finite, [Bound(penalty, 0.0, "side effects")]).value
+    start = finite.start > 0
+    assert evaluate(finite, table)[start][0] == pytest.approx(best, abs=0.05)
+    assert evaluate(finite, table, penalty)[start][0] <= 0.05
+
+
+def test_methods_that_a_model_cannot_serve_are_refused_by_name(walk_safety, driving):
+    blind = Walk()
+    blind.spec = replace(Walk.spec, gradient="none", notes=("the state-fluent 'x' is not real",))
+    constraints = parse_constraints(["dry>=0.9"], SCALE)
+    with pytest.raises(InputError, match=r"'ppo'.*'score'"):
+        Planner(blind, walk_safety, constraints, SMALL)
+    with pytest.raises(InputError, match="finite"):
+        Planner(Walk(), walk_safety, constraints, replace(SMALL, reward_gradient="exact", constraint_gradient="exact"))
+    with pytest.raises(InputError, match="markov"):
+        Planner(driving, walk_safety, constraints, preset("default", finite=True))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("finite", [False, True])
+def test_every_preset_is_a_valid_configuration(name, finite):
+    assert preset(name, finite=finite).epochs > 0
+
+
+def test_surrogate_of_a_saturated_cost_still_has_a_gradient(walk_safety):
+    from sidestep.model import Trajectory
+
+    problem = Problem(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE))
+
+    def surrogate(shift, form):
+        states = jnp.full((1, 8, 2), 3.0) + shift
+        one = Trajectory(states, jnp.zeros((1, 8, 2)), jnp.zeros((1, 8)), jnp.array([8]))
+        return problem.surrogate(one, form, 5.0)[0, 0]
+
+    flat, steep = (abs(float(jax.grad(surrogate)(0.0, form))) for form in ("probability", "log"))
+    assert steep > 10 * flat
+
+
+@pytest.fixture
+def safety_file(tmp_path, walk_safety):
+    model = HazardModel(2, 2, 3, key=jax.random.key(1), units=8)
+    save_safety(tmp_path / "safety.safetensors", model, Scale(), ("x", "y", "a", "b"))
+    return tmp_path / "safety.safetensors"
+
+
+OPTIONS = ["--epochs", "60", "--test-every", "10", "--batch", "16", "--test-batch", "32", "--widths", "8"]
+OPTIONS += ["--search-rounds", "2", "--search-population", "256"]
+
+
+def plan_arguments(safety_file, out):
+    return [
+        "plan",
+        "navigation",
+        "--safety",
+        str(safety_file),
+        "--constraint",
+        "none>=0.95",
+        "--out",
+        str(out),
+        "--quiet",
+        *OPTIONS,
+    ]
+
+
+def strip(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_a_killed_run_resumes_to_the_same_answer_bit_for_bit(safety_file, tmp_path, capsys):
+    from sidestep.runs import Run
+
+    assert main(plan_arguments(safety_file, tmp_path / "whole")) == 0
+    broken = tmp_path / "broken"
+    command = [sys.executable, "-m", "sidestep"]
+    child = subprocess.Popen([*command, *plan_arguments(safety_file, broken)], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not (broken / "state.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (broken / "result.json").exists(), "it was to be killed before its end"
+    assert main(["resume", str(broken), "--quiet"]) == 0
+    whole, resumed = Run(tmp_path / "whole"), Run(broken)
+    assert strip(whole.metrics()) == strip(resumed.metrics())
+    assert (whole.path / "policy.safetensors").read_bytes() == (resumed.path / "policy.safetensors").read_bytes()
+    results = [json.loads((run.path / "result.json").read_text()) for run in (whole, resumed)]
+    for result in results:
+        del result["seconds"]
+    assert results[0] == results[1]
+    assert main(["plan", *plan_arguments(safety_file, broken)[1:]]) == 2, "a run is not overwritten"
+    capsys.readouterr()
+    assert main(["certify", str(broken), "--rollouts", "100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rollouts"] == 100
+
+
+def test_a_run_is_used_by_its_path_alone(safety_file, tmp_path):
+    import sidestep
+
+    assert main([*plan_arguments(safety_file, tmp_path / "run"), "--json"]) == 0
+    answer = sidestep.load(tmp_path / "run")
+    actor = answer.policy
+    one = actor.act(np.array([1.0, 1.0]))
+    actor.restart()
+    batch = actor.act(np.ones((5, 2)))
+    np.testing.assert_allclose(batch, np.broadcast_to(one, (5, 2)), rtol=1e-6)
+    monitor = answer.monitor(threshold=0.0)
+    risk = monitor.step(np.array([3.0, 3.0]), one)
+    assert set(risk) == {"mild", "severe"}
+    assert monitor.alarm
+    assert os.path.getsize(tmp_path / "run" / "policy.safetensors") > 0
