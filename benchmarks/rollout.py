@@ -230,7 +230,7 @@ def report(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and budget, about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and runs, some two minutes")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
     arguments = parser.parse_args()
     results = study(arguments.quick)

@@ -1,4 +1,3 @@
-# NOTE: this room is being finalised by the lead now. Do not edit sidestep/safety any more; report what you have.
 """Fitting a safety model to labelled trajectories: maximum likelihood, early stopping, calibration, report."""
 
 import time

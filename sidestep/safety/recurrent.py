@@ -75,7 +75,8 @@ class LSTM(eqx.Module):
 
     def __call__(self, inputs: Float[Array, "time batch input"]) -> Float[Array, "time batch units"]:
         memory = jax.tree.map(lambda leaf: jnp.tile(leaf[None], (inputs.shape[1], 1)), self.start())
-        return jax.lax.scan(self._advance, memory, affine(inputs, self.input_weight, self.bias))[1]
+        gates = affine(inputs, self.input_weight, self.bias)
+        return jax.lax.scan(lambda memory, step: self._advance(memory, step), memory, gates)[1]
 
     def _advance(self, memory, gates):
         hidden, cell = memory
