@@ -18,7 +18,6 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/rollout.py --quick
-	$(BIN)/python benchmarks/fit.py --quick
 
 clean:
 	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -55,12 +55,12 @@ def hvac_instance(rooms: int) -> str:
             "across": room + columns if row == 0 else room - columns,
         }
         for side, neighbour in sides.items():
-            lines.append(f"NEIGHBOUR(r{room + 1}, {side}) = @r{(room if neighbour is None else neighbour) + 1};")
+            lines.append(f"NEIGHBOUR(r{room + 1}, @{side}) = @r{(room if neighbour is None else neighbour) + 1};")
             if neighbour is not None:
-                lines.append(f"HAS-NEIGHBOUR(r{room + 1}, {side}) = true;")
+                lines.append(f"HAS-NEIGHBOUR(r{room + 1}, @{side}) = true;")
         if column in (0, columns - 1):
             lines.append(f"OUTER(r{room + 1}) = true;")
-    objects = f"room : {{ {', '.join(f'r{room + 1}' for room in range(rooms))} }}; side : {{ before, after, across }};"
+    objects = f"room : {{ {', '.join(f'r{room + 1}' for room in range(rooms))} }};"
     return _instance("hvac", objects, lines, first=[], horizon=40)
 
 

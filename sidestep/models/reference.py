@@ -9,6 +9,7 @@ my_model.py:model              an object of a Python file that follows the contr
 """
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def load_model(reference: str, *, double: bool = False) -> "Model":
 
         options.finish()
         return model_from_object(load_object(path, "model"), place=path)
-    return _from_name(path, options, double)
+    return _from_name(path, reference, options, double)
 
 
 def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":
@@ -51,11 +52,13 @@ def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bo
     return load_rddl(domain, instance, relaxed=relaxed, horizon=horizon, double=double, name=domain.stem)
 
 
-def _from_name(name: str, options: Options, double: bool) -> Any:
+def _from_name(name: str, reference: str, options: Options, double: bool) -> Any:
     from sidestep.models.builtin import BUILTINS
 
     if name in BUILTINS:
-        return BUILTINS[name].build(name, options, double)
+        model = BUILTINS[name].build(name, options, double)
+        model.spec = replace(model.spec, name=reference)  # with its options, so that the name alone finds it again
+        return model
     near = difflib.get_close_matches(name, BUILTINS, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else f"; the built-in names are {', '.join(BUILTINS)}"
     raise InputError(f"expected {FORMS}{hint}", place=options.place)

@@ -1,0 +1,180 @@
+"""How good the learned safety models are: accuracy, calibration and blame on Navigation and HVAC.
+
+    python benchmarks/safety.py [--quick] [--out FOLDER]
+
+writes safety.json and safety.md into the folder. Trajectories come from a mixture of policies of different skill, each
+with its own targets, gain and noise (not from a learning agent): on Navigation it heads for two random places, the
+goal among them; on HVAC thermostats aim at random temperatures, and around the limit in the server room, so that many
+trajectories lie near the boundary between categories. All scores are on fresh trajectories that no fit has seen.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sidestep.files import atomic_write
+from sidestep.labels.rules import DIRTY_X, DIRTY_Y, load_rule
+from sidestep.model import Model, Policy, Trajectory, rollout_batch
+from sidestep.models import load_model
+from sidestep.safety.base import predict
+from sidestep.safety.config import FitConfig
+from sidestep.safety.explain import blame
+from sidestep.safety.fit import fit
+from sidestep.safety.io import make_safety
+from sidestep.safety.report import scores
+
+DOMAINS = ("navigation", "hvac")
+HAZARD = FitConfig(steps=1500, learning_rate=2e-2, check_every=50, bootstrap=False)
+CLASSIFIER = FitConfig(steps=20_000, learning_rate=1e-3, check_every=500, held_out=0.1)
+PAPER = {"layers": 2, "units": 64, "dropout": 0.5}
+
+
+class Waypoints(Policy):
+    """To one place, and from some step on to another."""
+
+    first: jax.Array
+    second: jax.Array
+    turn: jax.Array
+    gain: jax.Array
+    noise: jax.Array
+
+    def act(self, state, clock, memory, key):
+        target = jnp.where(clock < self.turn, self.first, self.second)
+        aim = jnp.clip(self.gain * (target - state), -1.0, 1.0)
+        return aim + self.noise * jax.random.normal(key, state.shape), memory
+
+
+class Thermostats(Policy):
+    """Air in proportion to what each room lacks."""
+
+    target: jax.Array
+    gain: jax.Array
+    noise: jax.Array
+
+    def act(self, state, clock, memory, key):
+        return self.gain * (self.target - state) + self.noise * jax.random.normal(key, state.shape), memory
+
+
+def waypoints(key: jax.Array) -> Waypoints:
+    keys = jax.random.split(key, 6)
+    low, high = jnp.array([-1.5, -2.0]), jnp.array([9.5, 11.0])
+    first, second = (jax.random.uniform(k, (2,), minval=low, maxval=high) for k in keys[:2])
+    second = jnp.where(jax.random.uniform(keys[2]) < 0.3, jnp.array([8.0, 9.0]), second)
+    gain, noise = jax.random.uniform(keys[3]), jax.random.uniform(keys[4])
+    return Waypoints(first, second, jax.random.randint(keys[5], (), 0, 20), gain, noise)
+
+
+def thermostats(key: jax.Array) -> Thermostats:
+    keys = jax.random.split(key, 4)
+    target = jax.random.uniform(keys[0], (6,), minval=14.0, maxval=25.0)
+    target = target.at[1].set(jax.random.uniform(keys[1], minval=19.0, maxval=22.5))
+    gain = 10.0 ** jax.random.uniform(keys[2], minval=-0.7, maxval=0.7)
+    return Thermostats(target, gain, jax.random.uniform(keys[3], maxval=1.5))
+
+
+def gather(domain: str, count: int, seed: int) -> tuple[Trajectory, np.ndarray]:
+    """`count` trajectories, each of its own policy, and their true categories."""
+    model = load_model(domain)
+    draw = {"navigation": waypoints, "hvac": thermostats}[domain]
+
+    def one(key: jax.Array) -> Trajectory:
+        policy_key, run_key = jax.random.split(key)
+        return rollout_batch(model, draw(policy_key), run_key[None])[0][0]
+
+    trajectory = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(seed), count))
+    return trajectory, np.asarray(load_rule(None, model).label(trajectory))
+
+
+def sizes(model: Model) -> tuple[int, int, int]:
+    return model.spec.state.size, model.spec.action.size, len(load_rule(None, model).scale)
+
+
+def guilty_share(model: Any, trajectory: Trajectory, categories: np.ndarray) -> float:
+    """Of the blame for bad trajectories, what falls on steps in the dirty zone or after the second one in it."""
+    x, y = np.asarray(trajectory.states[..., 0]), np.asarray(trajectory.states[..., 1])
+    inside = (x >= DIRTY_X[0]) & (x <= DIRTY_X[1]) & (y >= DIRTY_Y[0]) & (y <= DIRTY_Y[1])
+    guilty = inside | (np.cumsum(inside, axis=1) >= 2)
+    shares = jax.jit(lambda *parts: blame(model, *parts))(trajectory.states, trajectory.actions, trajectory.length)
+    return float((np.asarray(shares) * guilty).sum(axis=1)[categories > 0].mean())
+
+
+def measure(
+    domain: str, kind: str, config: FitConfig, labels: int, seed: int, test: tuple[Trajectory, np.ndarray], **shape: Any
+) -> dict[str, Any]:
+    trajectory, categories = gather(domain, labels, seed)
+    model = make_safety(kind, *sizes(load_model(domain)), key=jax.random.key(seed), **shape)
+    start = time.perf_counter()
+    model, report = fit(model, trajectory, categories, config, jax.random.key(1000 + seed))
+    seconds = time.perf_counter() - start
+    found = scores(np.asarray(predict(model, test[0])), test[1])
+    result = {
+        "domain": domain,
+        "model": kind,
+        "shape": shape,
+        "labels": labels,
+        "seed": seed,
+        "shares": (np.bincount(categories, minlength=3) / labels).round(3).tolist(),
+        "accuracy": found.accuracy,
+        "none_or_not": found.best_or_not_accuracy,
+        "log_loss": found.log_loss,
+        "calibration_error": found.calibration_error,
+        "none_calibration_error": found.best_or_not_calibration_error,
+        "steps": report.steps,
+        "best_steps": report.best_steps,
+        "seconds": seconds,
+    }
+    if domain == "navigation":
+        result["guilty_share"] = guilty_share(model, test[0][:2000], test[1][:2000])
+    return result
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Safety models on fresh trajectories\n",
+        "| domain | model | labels | seed | accuracy | none or not | log loss | calibration error | of none | blame | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        shape = " ".join(f"{name} {value}" for name, value in r["shape"].items())
+        guilty = f"{r['guilty_share']:.3f}" if "guilty_share" in r else "-"
+        lines.append(
+            f"| {r['domain']} | {r['model']} {shape} | {r['labels']} | {r['seed']} | {r['accuracy']:.4f} "
+            f"| {r['none_or_not']:.4f} | {r['log_loss']:.4f} | {r['calibration_error']:.4f} "
+            f"| {r['none_calibration_error']:.4f} | {guilty} | {r['seconds']:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two seeds, 20,000 trajectories for the classifier")
+    parser.add_argument("--only", choices=["hazard", "classifier"], help="one of the two studies")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    many = 20_000 if options.quick else 200_000
+    rows: list[dict[str, Any]] = []
+    for domain in DOMAINS:
+        test = gather(domain, 20_000, 999_999)
+        if options.only != "classifier":
+            for seed in range(1, 3 if options.quick else 6):
+                for members in (1, 3):
+                    rows.append(measure(domain, "hazard", HAZARD, 2_000, seed, test, units=32, members=members))
+                    print(table(rows[-1:]).splitlines()[-1], flush=True)
+        if options.only != "hazard":
+            config = replace(CLASSIFIER, steps=many // 10)
+            rows.append(measure(domain, "classifier", config, many, 1, test, **PAPER))
+            print(table(rows[-1:]).splitlines()[-1], flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    atomic_write(options.out / "safety.json", json.dumps(rows, indent=1))
+    atomic_write(options.out / "safety.md", table(rows))
+
+
+if __name__ == "__main__":
+    main()
