@@ -138,7 +138,8 @@ def measure(
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Safety models on fresh trajectories\n",
-        "| domain | model | labels | seed | accuracy | none or not | log loss | calibration error | of none | blame | s |",
+        "| domain | model | labels | seed | accuracy | none or not | log loss | calibration error | of none "
+        "| blame on guilty steps | seconds |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:

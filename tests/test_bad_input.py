@@ -283,7 +283,7 @@ def test_reference_that_is_wrong(reference, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["chek", "navigation"], "unknown option or command 'chek'; the commands are models, check"),
+        (["chek", "navigation"], "unknown option or command 'chek'; the commands are demo, models, check"),
         (["--bogus"], "'--bogus'"),
         (["check"], "MODEL is missing"),
         (["check", "navigation", "more"], "'more'"),

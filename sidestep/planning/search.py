@@ -7,7 +7,6 @@ some noise on their actions; and in the end the policy imitates the best sequenc
 """
 
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -70,8 +69,7 @@ def _explore(problem: Problem, config: PlanConfig, key: PRNGKeyArray) -> Float[A
 
     kept = jax.lax.map(one, jax.random.split(key, EXPLORATIONS))
     found, shares = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
-    order = jnp.lexsort((-found.returns(), excess(problem, problem.costs(found) if problem.constraints else None)))
-    return shares[order[:ELITE]]
+    return shares[_order(problem, found.returns(), problem.costs(found) if problem.constraints else None)[:ELITE]]
 
 
 def _children(problem: Problem, config: PlanConfig, parents: Array, spread: Array, key: PRNGKeyArray) -> Array:
@@ -101,7 +99,7 @@ def _best(problem: Problem, shares: Array, key: PRNGKeyArray) -> Float[Array, "e
     costs = None
     if problem.constraints:
         costs = problem.costs(trajectory).reshape(len(shares), DRAWS, -1).mean(axis=1)
-    return shares[jnp.lexsort((-returns, excess(problem, costs)))[:ELITE]]
+    return shares[_order(problem, returns, costs)[:ELITE]]
 
 
 def _roll(problem: Problem, shares: Array, key: PRNGKeyArray, draws: int) -> Trajectory:
@@ -115,15 +113,18 @@ def _roll(problem: Problem, shares: Array, key: PRNGKeyArray, draws: int) -> Tra
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rolled)
 
 
-def excess(problem: Problem, costs: Float[Array, "sequence constraint"] | None) -> Any:
-    """By how much predicted costs pass what may be tolerated; zero for all that are as good as safe.
+def _order(
+    problem: Problem, returns: Float[Array, " sequence"], costs: Float[Array, "sequence constraint"] | None
+) -> Array:
+    """Best first: the least excess over what may be tolerated, and the highest return among equals.
 
     An open sequence of actions cannot react to the noise, so it is as good as safe up to three times the tolerance.
     """
     if costs is None:
-        return 0.0
+        return jnp.argsort(-returns)
     allowed = 3.0 * jnp.maximum(jnp.asarray(problem.tolerances), 0.02)
-    return jnp.max(jnp.maximum(costs - allowed[None, :], 0.0), axis=1)
+    excess = jnp.max(jnp.maximum(costs - allowed[None, :], 0.0), axis=1)
+    return jnp.lexsort((-returns, excess))
 
 
 def _imitate(config: PlanConfig, learner: Learner, examples: Trajectory, key: PRNGKeyArray) -> Learner:
