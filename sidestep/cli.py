@@ -150,6 +150,9 @@ class Label(Common):
         return label(**_options(self))
 
 
+FIT_CHANGES = ("steps", "batch", "learning_rate", "balance", "sparsity", "average", "held_out")
+
+
 @dataclass(kw_only=True)
 class Fit(Common):
     """Learn the pattern behind a store's labels, and say how good the safety model is."""
@@ -179,6 +182,10 @@ class Fit(Common):
     """Adam's step size."""
     balance: float | None = None
     """Draw rare categories more often: 0 as they come, 1 all alike."""
+    sparsity: float | None = None
+    """Pull towards reading few entries of state and action; 0.01 helps where side effects hang on few of many."""
+    average: float | None = None
+    """Keep a running mean of the parameters that forgets by this factor, such as 0.98."""
     held_out: float | None = None
     """Share kept for early stopping, calibration and the report."""
     json: bool = False
@@ -188,7 +195,7 @@ class Fit(Common):
         from sidestep.commands.safety import fit_store
 
         options = _options(self)
-        changes = {name: options.pop(name) for name in ("steps", "batch", "learning_rate", "balance", "held_out")}
+        changes = {name: options.pop(name) for name in FIT_CHANGES}
         given = {name: value for name, value in changes.items() if value is not None}
         return fit_store(changes=given, as_json=options.pop("json"), **options)
 

@@ -66,6 +66,11 @@ class SafetyModel(eqx.Module):
     def config(self) -> dict[str, Any]:
         """The keywords beside the sizes and the key that build a model of this shape."""
 
+    @property
+    @abstractmethod
+    def input_weight(self) -> Float[Array, "input units"]:
+        """What the first layer reads: one row an entry of (state, action)."""
+
     @abstractmethod
     def evidence(
         self,

@@ -27,6 +27,13 @@ class FitConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay, a share of each parameter per unit of step size."""
 
+    sparsity: float = 0.0
+    """Weight of the sum, over the entries of state and action, of the norm of what the first layer reads from each:
+    most side effects hang on few entries, and entries that a few labels only seem to speak of are dropped."""
+
+    average: float = 0.0
+    """The parameters that are kept are a running mean over the minibatches, which forgets by this factor."""
+
     clip: float = 1.0
     """Largest norm of a gradient."""
 
@@ -64,7 +71,9 @@ class FitConfig:
                 raise InputError(f"a fit's {name} must lie in [0, 1], not {getattr(self, name)}")
         if not 0 <= self.held_out < 1:
             raise InputError(f"a fit's held_out must lie in [0, 1), not {self.held_out}")
-        if self.weight_decay < 0 or self.patience < 0:
-            raise InputError("a fit's weight_decay and patience must not be negative")
+        if self.weight_decay < 0 or self.sparsity < 0 or self.patience < 0:
+            raise InputError("a fit's weight_decay, sparsity and patience must not be negative")
+        if not 0 <= self.average < 1:
+            raise InputError(f"a fit's average must lie in [0, 1), not {self.average}")
         if self.schedule not in ("cosine", "constant"):
             raise InputError(f"a fit's schedule is 'cosine' or 'constant', not {self.schedule!r}")

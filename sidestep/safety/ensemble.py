@@ -49,6 +49,10 @@ class Ensemble(SafetyModel):
         return self._first.calibration
 
     @property
+    def input_weight(self) -> Float[Array, "member input units"]:
+        return self.members.input_weight
+
+    @property
     def summed(self) -> bool:
         return self.members.summed
 

@@ -44,6 +44,7 @@ class Fitting(NamedTuple):
     """What goes from minibatch to minibatch."""
 
     model: Any
+    average: Any  # of the model over the last minibatches: steadier, and what is looked at and kept
     optimiser: Any
     step: Int[Array, ""]
     best: Any  # the model with the smallest held-out loss so far
@@ -89,7 +90,7 @@ def fit(
     members = model.members if isinstance(model, Ensemble) else model
     advance = _advance_members if isinstance(model, Ensemble) else _advance
     state = _start_members(members, config) if isinstance(model, Ensemble) else _start(members, config)
-    options = (config.weight_decay, config.clip, config.smoothing)
+    options = (config.weight_decay, config.clip, config.smoothing, config.sparsity, config.average)
     train_losses: list[float] = []
     held_losses: list[float] = []
     for look, chunk in enumerate(rates):
@@ -105,7 +106,7 @@ def fit(
         if held is not None and 0 < config.patience <= (done - int(np.max(state.best_step))) // len(chunk):
             break
 
-    members = state.model if held is None else state.best
+    members = state.average if held is None else state.best
     model = eqx.tree_at(lambda m: m.members, model, members) if isinstance(model, Ensemble) else members
     before = after = None
     if held is not None:
@@ -224,6 +225,11 @@ def mean_loss(log_probabilities: Array, categories: Array, correction: Array, sm
     return -jnp.mean((1.0 - smoothing) * of_truth + smoothing * jnp.mean(drawn, axis=-1))
 
 
+def row_norms(weight: Float[Array, "input units"]) -> Float[Array, ""]:
+    """sum_i |w_i|, the group lasso's penalty: a row shrinks as a whole, whatever its size (smooth at nothing)."""
+    return jnp.sum(jnp.sqrt(jnp.sum(jnp.square(weight), axis=1) + 1e-8))
+
+
 def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
     """Mean of -log P(category); padding has length 0 and does not count."""
     log_probabilities = in_chunks(lambda rows: model.log_probabilities(*rows), held[:3])
@@ -245,7 +251,7 @@ def _optimiser(weight_decay: float, clip: float) -> optax.GradientTransformation
 def _start(model: Any, config: FitConfig) -> Fitting:
     optimiser = _optimiser(config.weight_decay, config.clip).init(eqx.filter(model, trainable(model)))
     nothing = jnp.zeros((), int)
-    return Fitting(model, optimiser, nothing, model, jnp.asarray(jnp.inf, jnp.float32), nothing)
+    return Fitting(model, model, optimiser, nothing, model, jnp.asarray(jnp.inf, jnp.float32), nothing)
 
 
 def _run(
@@ -259,34 +265,39 @@ def _run(
     options: Any,
 ) -> tuple[Fitting, Array, Array]:
     """One minibatch a rate, then a look at the held-out trajectories."""
-    weight_decay, clip, smoothing = options
+    weight_decay, clip, smoothing, sparsity, forget = options
     optimiser = _optimiser(weight_decay, clip)
 
     def minibatch(carry, inputs):
-        model, memory = carry
+        model, average, memory = carry
         rate, rows, key = inputs
         drawn = jax.tree.map(lambda leaf: leaf[rows], train)
         parameters, rest = eqx.partition(model, trainable(model))
 
         def loss(parameters):
-            log_probabilities, statistics = eqx.combine(parameters, rest).learn(*drawn[:3], key)
-            return mean_loss(log_probabilities, drawn.categories, correction, smoothing), statistics
+            model = eqx.combine(parameters, rest)
+            log_probabilities, statistics = model.learn(*drawn[:3], key)
+            likelihood = mean_loss(log_probabilities, drawn.categories, correction, smoothing)
+            return likelihood + sparsity * row_norms(model.input_weight), (statistics, likelihood)
 
-        (value, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
+        (_, (statistics, value)), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
         updates, memory = optimiser.update(gradient, memory, parameters)
         model = eqx.apply_updates(model, jax.tree.map(lambda update: -rate * update, updates))
-        return (model.with_statistics(statistics), memory), value
+        model = model.with_statistics(statistics)
+        average = jax.tree.map(lambda old, new: new + forget * (old - new), average, model)
+        return (model, average, memory), value
 
-    (model, memory), losses = jax.lax.scan(minibatch, (state.model, state.optimiser), (rates, draws, keys))
+    start = (state.model, state.average, state.optimiser)
+    (model, average, memory), losses = jax.lax.scan(minibatch, start, (rates, draws, keys))
     step = state.step + rates.shape[0]
-    held_loss = jnp.asarray(jnp.nan) if held is None else held_out_loss(model, held)
+    held_loss = jnp.asarray(jnp.nan) if held is None else held_out_loss(average, held)
     better = held_loss < state.best_loss
     best, best_loss, best_step = jax.tree.map(
         lambda new, old: jnp.where(better, new, old),
-        (model, held_loss, step),
+        (average, held_loss, step),
         (state.best, state.best_loss, state.best_step),
     )
-    return Fitting(model, memory, step, best, best_loss, best_step), jnp.mean(losses), held_loss
+    return Fitting(model, average, memory, step, best, best_loss, best_step), jnp.mean(losses), held_loss
 
 
 _advance = eqx.filter_jit(_run)

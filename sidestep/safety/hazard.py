@@ -57,6 +57,10 @@ class HazardModel(SafetyModel):
         self.calibration = Stretch.identity()
         self.state_size, self.action_size, self.categories, self.cell = state_size, action_size, categories, cell
 
+    @property
+    def input_weight(self) -> Float[Array, "input units"]:
+        return self.recurrent.layers[0].input_weight
+
     def config(self) -> dict[str, Any]:
         return {
             "cell": self.cell,

@@ -117,6 +117,10 @@ class MarkovClassifier(SafetyModel):
     def summed(self) -> bool:
         return True
 
+    @property
+    def input_weight(self) -> Float[Array, "input units"]:
+        return self.layers[0].weight
+
     def config(self) -> dict[str, Any]:
         return {"hidden": [layer.bias.shape[-1] for layer in self.layers], "dropout": self.dropout}
 
