@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from sidestep.model import Model, Policy, Trajectory, UniformPolicy, rollout, sample_uniform_action
+from sidestep.model import Model, Policy, Trajectory, rollout, sample_uniform_action
 
 HOLDS = (1.0, 0.3, 0.1, 0.0)  # chances of a new action at a step, one of them for each trajectory
 LEANINGS = (1.0, 4.0, 0.25)  # u -> u^e moves uniform draws to neither end, to the low end, to the high end
@@ -57,8 +57,3 @@ def finite_bounds(model: Model, state: Array) -> tuple[Array, Array]:
 def explore(model: Model, key: PRNGKeyArray, count: int) -> Trajectory:
     """`count` trajectories of explorers."""
     return rollout(model, ExploringPolicy(model), key, count)
-
-
-def random_walks(model: Model, key: PRNGKeyArray, count: int) -> Trajectory:
-    """`count` trajectories of independent uniform actions."""
-    return rollout(model, UniformPolicy(model), key, count)
