@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sidestep.errors import InputError
+from sidestep.finite.tabular import TabularPolicy
 from sidestep.model import Model
 from sidestep.models import load_model
 from sidestep.policies import NetworkPolicy, make_policy
@@ -16,8 +17,11 @@ from sidestep.runs import Run
 from sidestep.trees import load_tree, read_header, save_tree
 
 
-def save_policy(path: Path, policy: NetworkPolicy, model_reference: str) -> None:
+def save_policy(path: Path, policy: NetworkPolicy | TabularPolicy, model_reference: str) -> None:
     """The policy's weights with a header that is enough to build it again."""
+    if isinstance(policy, TabularPolicy):
+        save_tree(path, policy, {"kind": "tabular-policy", "model": model_reference})
+        return
     header = {
         "kind": "network-policy",
         "model": model_reference,
@@ -29,8 +33,10 @@ def save_policy(path: Path, policy: NetworkPolicy, model_reference: str) -> None
     save_tree(path, policy, header)
 
 
-def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy:
+def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy | TabularPolicy:
     header = read_header(path)
+    if header.get("kind") == "tabular-policy":
+        return load_tree(path, TabularPolicy(jnp.zeros(model.finite.reward.shape), model))  # type: ignore[attr-defined]
     if header.get("kind") != "network-policy":
         raise InputError("is a file of ours, but not a policy", place=str(path))
     like = make_policy(
@@ -134,6 +140,12 @@ class Answer:
 
     def monitor(self, threshold: float = 0.05) -> Monitor:
         return Monitor(self.safety, self.categories, threshold)
+
+    def export(self, path: str | Path) -> Path:
+        """Write the policy as a Python file that needs only NumPy."""
+        from sidestep.export import export_numpy
+
+        return export_numpy(self, path)
 
 
 def load(path: str | Path) -> Answer:

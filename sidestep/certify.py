@@ -5,7 +5,7 @@ at which k or fewer (or k or more) successes would have chance alpha. m constrai
 with probability 1 - alpha all statements of a certificate are true together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.constraints import Constraint
 from sidestep.labels.rules import Rule
-from sidestep.model import Model, Policy, rollout
+from sidestep.model import Model, Policy, Trajectory, rollout
 
 CERTIFICATION = 0x5AFE  # folded into a seed's key: trajectories of certification never meet those of training
 BATCH = 1000
@@ -74,25 +74,16 @@ def audit(
     action: str = "mean",
 ) -> dict[str, Any]:
     """Fresh rollouts and what they say, in the form of result.json."""
-    returns, discounted, penalties, counts = [], [], [], np.zeros(len(rule.scale.categories), int)
-    for index, start in enumerate(range(0, rollouts, BATCH)):
-        trajectory = rollout(model, policy, jax.random.fold_in(key, index), BATCH)[: min(BATCH, rollouts - start)]
-        returns.append(np.asarray(trajectory.returns()))
-        discounted.append(np.asarray(trajectory.returns(model.spec.discount)))
+    returns, penalties, counts = [], [], np.zeros(len(rule.scale.categories), int)
+    for trajectory in _fresh(model, policy, key, rollouts):
+        returns.append(_both_returns(trajectory, model))
         counts += np.bincount(np.asarray(rule.label(trajectory)), minlength=len(counts))
         if rule.penalties:
             penalties.append(np.asarray(rule.penalty(trajectory)))
-    total, later = np.concatenate(returns), np.concatenate(discounted)
-    error = 1.96 * total.std(ddof=1) / np.sqrt(rollouts) if rollouts > 1 else float("inf")
     result: dict[str, Any] = {
         "model": model.spec.name,
         "constraints": [vars(verdict) for verdict in judge(constraints, counts.tolist(), confidence)],
-        "return": {
-            "mean": float(total.mean()),
-            "std": float(total.std()),
-            "discounted_mean": float(later.mean()),
-            "interval": [float(total.mean() - error), float(total.mean() + error)],
-        },
+        "return": _return(returns),
         "side_effects": {name: int(n) / rollouts for name, n in zip(rule.scale.categories, counts, strict=True)},
         "rollouts": rollouts,
         "evaluation": {"trajectories": rollouts, "policy": action, "confidence": confidence},
@@ -101,3 +92,28 @@ def audit(
         all_penalties = np.concatenate(penalties)
         result["penalty"] = {"mean": float(all_penalties.mean()), "std": float(all_penalties.std())}
     return result
+
+
+def fresh_return(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int = 2000) -> dict[str, Any]:
+    """The return on fresh rollouts that nobody labels, as in result.json."""
+    return _return([_both_returns(trajectory, model) for trajectory in _fresh(model, policy, key, rollouts)])
+
+
+def _fresh(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int) -> Iterator[Trajectory]:
+    for index, start in enumerate(range(0, rollouts, BATCH)):
+        yield rollout(model, policy, jax.random.fold_in(key, index), BATCH)[: min(BATCH, rollouts - start)]
+
+
+def _both_returns(trajectory: Trajectory, model: Model) -> np.ndarray:
+    return np.stack([trajectory.returns(), trajectory.returns(model.spec.discount)])
+
+
+def _return(batches: list[np.ndarray]) -> dict[str, Any]:
+    total, discounted = np.concatenate(batches, axis=1)
+    error = 1.96 * total.std(ddof=1) / np.sqrt(len(total)) if len(total) > 1 else float("inf")
+    return {
+        "mean": float(total.mean()),
+        "std": float(total.std()),
+        "discounted_mean": float(discounted.mean()),
+        "interval": [float(total.mean() - error), float(total.mean() + error)],
+    }

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
+from sidestep.campaign.config import CampaignConfig
 from sidestep.errors import InputError
 from sidestep.planning.config import PlanConfig
 
@@ -54,7 +55,12 @@ def _changes(settings: type) -> type:
     )
 
 
+def _given(changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(changes).items() if value is not None}
+
+
 PlanChanges: Any = _changes(PlanConfig)
+CampaignChanges: Any = _changes(CampaignConfig)
 
 
 @dataclass(kw_only=True)
@@ -219,35 +225,55 @@ class Explain(Common):
 
 @dataclass(kw_only=True)
 class Plan(Common):
-    """Plan a policy against a fitted safety model, and certify it on fresh rollouts labelled by the rule."""
+    """From no label to a certified policy: rounds of asking, fitting and planning, then an audit on fresh rollouts.
+
+    With --safety: plan once against this fitted safety model, and certify.
+    """
 
     model: ModelReference
     safety: Path | None = None
-    """A fitted safety model (see `sidestep fit`); not needed by --method ppo, which knows no constraint."""
+    """Plan once against this fitted safety model (see `sidestep fit`), in place of a campaign."""
     constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """A tolerance: "none>=0.95", "severe<=0.01", "mild+<=0.05" (mild or worse). May be given several times."""
+    """A tolerance: "none>=0.95", "severe<=0.01", "mild+<=0.05" (mild or worse). May be given several times; the best
+    category in 95 of 100 without it."""
     rule: str | None = None
-    """The rule that certifies: a name, or file.py:function; the model's own without it."""
+    """The rule that plays the expert: a name, or file.py:function; the model's own without it; people, if it has none."""
+    categories: str | None = None
+    """The scale on which people label, best first: "none,mild,severe" without it."""
     method: Literal["default", "paper", "paper-mfge", "ppo"] = "default"
     """default: what works best; paper: PPO with the gradient through model and classifier (MBGE); paper-mfge: with the
     score function; ppo: no constraint."""
     seeds: int = 1
-    """Policies trained at once, from this seed on."""
+    """Policies trained at once, from this seed on (with --safety)."""
     out: Path = Path("runs/plan")
     """The run's folder."""
+    campaign: Annotated[CampaignChanges, tyro.conf.arg(name="")]
+    """Options of a campaign."""
     settings: Annotated[PlanChanges, tyro.conf.arg(name="")]
     """Options that the method sets unless they are given."""
     json: bool = False
     """Print result.json on standard output, and nothing else there."""
 
     def run(self) -> int:
-        from sidestep.commands.plan import plan_once
-
-        options = _options(self)
-        changes = {name: value for name, value in vars(options.pop("settings")).items() if value is not None}
+        options = _options(self) | {"as_json": self.json}
+        del options["json"]
+        planning, campaign = (_given(options.pop(name)) for name in ("settings", "campaign"))
         if self.seeds < 1:
             raise InputError(f"must be at least 1, not {self.seeds}", place="--seeds")
-        return plan_once(changes=changes, as_json=options.pop("json"), **options)
+        if self.safety is None and self.method != "ppo":
+            from sidestep.commands.campaign import begin
+
+            if self.seeds > 1:
+                raise InputError("a campaign has one seed; give --seeds with --safety", place="--seeds")
+            del options["safety"], options["seeds"]
+            return begin(changes=campaign, planning=planning, **options)
+        from sidestep.commands.plan import plan_once
+
+        if campaign or self.categories:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in campaign) or "--categories"
+            raise InputError("is of a campaign, and this plans once; leave it out", place=names)
+        del options["categories"]
+        return plan_once(changes=planning, **options)
 
 
 @dataclass(kw_only=True)
@@ -259,28 +285,113 @@ class Resume(Common):
     """Print result.json on standard output, and nothing else there."""
 
     def run(self) -> int:
-        from sidestep.commands.plan import go_on
+        from sidestep.commands import campaign, plan
         from sidestep.runs import Run
 
-        return go_on(Run.open(self.folder), self.quiet, self.json)
+        run = Run.open(self.folder)
+        kind = campaign if run.config["kind"] == "campaign" else plan
+        return kind.go_on(run, self.quiet, self.json)
 
 
 @dataclass(kw_only=True)
 class Certify(Common):
-    """Audit a run's policy on fresh rollouts, labelled by the rule."""
+    """Audit a run's policy on fresh rollouts, labelled by the rule, or by people until it is decided."""
 
     folder: RunPath
     rollouts: int = 2000
-    """Fresh rollouts."""
+    """Fresh rollouts; at most so many where people label."""
+    people: bool = False
+    """People label, although there is a rule."""
     confidence: float = 0.95
     """Probability with which all bounds hold together."""
     json: bool = False
     """Print the certificate as JSON."""
 
     def run(self) -> int:
-        from sidestep.commands.plan import certify
+        from sidestep.commands.certify import certify
 
-        return certify(self.folder, self.rollouts, self.confidence, self.seed or None, self.json)
+        options = _options(self) | {"seed": self.seed or None}
+        return certify(as_json=options.pop("json"), **options)
+
+
+@dataclass(kw_only=True)
+class Report(Common):
+    """Write (or rewrite) the HTML report of a run, from what its folder holds."""
+
+    folder: RunPath
+
+    def run(self) -> int:
+        from sidestep.commands.report import report
+
+        return report(self.folder)
+
+
+@dataclass(kw_only=True)
+class Export(Common):
+    """Write a run's policy as a Python file that needs only NumPy."""
+
+    folder: RunPath
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.py", help="the file to write")]
+
+    def run(self) -> int:
+        from sidestep.commands.report import export
+
+        return export(self.folder, self.file)
+
+
+@dataclass(kw_only=True)
+class Limits(Common):
+    """The exact optimum of a finite model: without bounds, and with bounds on expected side effects.
+
+    Exit status 1 says that no policy meets the bounds.
+    """
+
+    model: ModelReference
+    constraint: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """At most so many steps of a category in expectation: "severe<=0", "mild+<=0.2" (mild or worse); or "penalty<=1".
+    May be given several times; without it no side effects at all."""
+    rule: str | None = None
+    """The rule that says which steps are side effects; the model's own without it."""
+    discount: float | None = None
+    """Of the discounted figures; the model's own without it."""
+    json: bool = False
+    """Print the figures as JSON."""
+
+    def run(self) -> int:
+        from sidestep.commands.limits import limits
+
+        return limits(self.model, self.constraint, self.rule, self.discount, self.json)
+
+
+@dataclass(kw_only=True)
+class Reproduce(Common):
+    """Rerun the paper's experiments: numbers beside the printed ones and beside the exact limits."""
+
+    what: Annotated[
+        Literal["table1", "continuous", "curves", "nonmarkov-grid", "all"],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="WHAT", help="table1, continuous, curves, nonmarkov-grid, or all of them"),
+    ]
+    maps: Path | None = None
+    """A folder with .bp and .nav files (also in its folders) to use in place of our maps."""
+    quick: bool = False
+    """A small version in minutes: fewer maps, seeds and epochs. Its files say so."""
+    seeds: int | None = None
+    """Runs of each method, counted up from --seed; five without it (two when quick, one for curves)."""
+    epochs: int | None = None
+    """Epochs of every method, in place of those of the experiment (see docs/reproduce.md)."""
+    out: Path = Path("runs/reproduce")
+    """Folder for jobs, tables and figures; finished jobs found there are not run again."""
+    workers: int = 2
+    """Jobs at a time, each in a process of its own; 1: all in this one."""
+    json: bool = False
+    """Print the tables as JSON, and nothing else."""
+
+    def run(self) -> int:
+        from sidestep.commands.reproduce import reproduce
+
+        options = _options(self)
+        return reproduce(as_json=options.pop("json"), **options)
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -294,6 +405,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "plan": Plan,
     "resume": Resume,
     "certify": Certify,
+    "report": Report,
+    "export": Export,
+    "limits": Limits,
+    "reproduce": Reproduce,
 }
 
 

@@ -67,6 +67,9 @@ class Run:
     def write_json(self, name: str, content: Any) -> None:
         atomic_write(self.path / name, json.dumps(content, indent=1) + "\n")
 
+    def write_lines(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        atomic_write(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
+
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
@@ -98,5 +101,4 @@ class Run:
 
     def cut_metrics(self, keep: int) -> None:
         """Keep the first `keep` lines: those up to the checkpoint that a resumed run starts from."""
-        rows = self.metrics()[:keep]
-        atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        self.write_lines("metrics.jsonl", self.metrics()[:keep])

@@ -1,4 +1,4 @@
-"""`sidestep plan --safety`, `sidestep resume`, `sidestep certify`: from a fitted safety model to a certified policy."""
+"""`sidestep plan --safety`, `sidestep resume`: from a fitted safety model to a certified policy."""
 
 import contextlib
 import json
@@ -15,11 +15,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sidestep.answers import Answer, save_policy
+from sidestep.answers import save_policy
 from sidestep.certify import audit, certification_key
+from sidestep.commands.certify import expert_of, print_certificate
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
-from sidestep.labels.rules import Rule, load_rule
+from sidestep.labels.rules import Rule
 from sidestep.model import Model
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig, preset
@@ -45,7 +46,7 @@ def plan_once(
 ) -> int:
     """Check everything, open the run's folder, train, certify."""
     mdp = load_model(model)
-    expert = _expert(rule, mdp)
+    expert = expert_of(rule, mdp)
     config = settings(mdp, method, changes)
     if config.constraint_gradient == "none" and (safety or constraint):
         raise InputError(
@@ -89,7 +90,7 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     asked = run.config
     begun = time.perf_counter()
     model = load_model(asked["model"])
-    expert = _expert(asked["rule"], model)
+    expert = expert_of(asked["rule"], model)
     safety = load_safety(run.path / "safety.safetensors") if run.has("safety.safetensors") else None
     constraints = parse_constraints(asked["constraints"], Scale(tuple(asked["categories"])))
     config = PlanConfig(**{**asked["settings"], "widths": tuple(asked["settings"]["widths"])})
@@ -97,14 +98,15 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), TRAINING))(
         asked["seed"] + np.arange(asked["seeds"])
     )
-    state = planner.start(keys)
+    begins = not run.has("state.safetensors")
+    state = planner.start(keys, search=begins)
     saved = run.load_state(state)
     history: list[dict[str, Any]] = []
     if saved is not None:
         state, header = saved
         run.cut_metrics(header["rows"])
         history = run.metrics()
-    with _stoppable(run), _bar(config.epochs, quiet or as_json) as show:
+    with stoppable(run), _bar(config.epochs, quiet or as_json) as show:
         show(history[-1:])
         for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
             run.append_metrics(rows)
@@ -147,7 +149,7 @@ def finish(
         sampled = audit(model, plan.policy, expert, constraints, certification_key(seed), action="sampled")
         result["sampled"] = {part: sampled[part] for part in ("constraints", "return", "side_effects")}
     result |= {
-        "labels_used": 0,
+        "labels_used": labels_behind(run),
         "audit_labels": result.get("rollouts", 0),
         "seconds": seconds,
         "seed": seed,
@@ -158,23 +160,11 @@ def finish(
     return result
 
 
-def certify(folder: Path, rollouts: int, confidence: float, seed: int | None, as_json: bool) -> int:
-    """Audit a run's policy on fresh rollouts and print the certificate."""
-    if rollouts < 1:
-        raise InputError(f"must be at least 1, not {rollouts}", place="--rollouts")
-    if not 0.5 <= confidence < 1:
-        raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
-    answer = Answer(folder)
-    expert = load_rule(answer.config["rule"], answer.model)
-    constraints = parse_constraints(answer.config["constraints"], expert.scale)
-    key = certification_key(answer.config["seed"] if seed is None else seed)
-    policy = answer.policy_of(answer.model)
-    result = audit(answer.model, policy, expert, constraints, key, rollouts=rollouts, confidence=confidence)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        _certificate(Console(), result)
-    return 0
+def labels_behind(run: Run) -> int | None:
+    """How many labels the run's safety model was fitted to, by its own file; None when the file does not say."""
+    if not run.has("safety.safetensors"):
+        return 0
+    return (safety_header(run.path / "safety.safetensors")["about"] or {}).get("labels")
 
 
 def report(results: list[dict[str, Any]], plans: list[Plan], run: Run, as_json: bool) -> None:
@@ -185,34 +175,12 @@ def report(results: list[dict[str, Any]], plans: list[Plan], run: Run, as_json: 
     for result, plan in zip(results, plans, strict=True):
         console.print(f"[bold]seed {result['seed']}[/]: {plan.diagnosis}")
         if "return" in result:
-            _certificate(console, result)
+            print_certificate(console, result)
     console.print(f"the run is in {run.path}")
 
 
-def _certificate(console: Console, result: dict[str, Any]) -> None:
-    mean, (low, high) = result["return"]["mean"], result["return"]["interval"]
-    console.print(f"  return {mean:.6g} (95 % interval {low:.6g} to {high:.6g}), mean action")
-    if "penalty" in result:
-        console.print(f"  penalty {result['penalty']['mean']:.4g} +- {result['penalty']['std']:.3g}")
-    for verdict in result["constraints"]:
-        word = "[green]certified[/]" if verdict["certified"] else "[yellow]met, not certified[/]"
-        word = word if verdict["met"] else "[red]not met[/]"
-        bound = f"at least {verdict['lower']:.4f}" if ">=" in verdict["text"] else f"at most {verdict['upper']:.4f}"
-        confidence, rollouts = result["evaluation"]["confidence"], result["rollouts"]
-        console.print(
-            f"  {verdict['text']}: {verdict['estimate']:.4f} in {rollouts} fresh rollouts, {bound} "
-            f"with {confidence:.0%} confidence: {word}",
-            highlight=False,
-        )
-
-
-def _expert(rule: str | None, model: Model) -> Rule | None:
-    """The rule that plays the expert; a user's model without one is planned for, and not certified."""
-    return load_rule(rule, model) if rule or model.spec.family else None
-
-
 @contextlib.contextmanager
-def _stoppable(run: Run) -> Iterator[None]:
+def stoppable(run: Run) -> Iterator[None]:
     """SIGTERM ends a run as Ctrl-C does; the last checkpoint is on disk, so nothing but a few epochs is lost."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

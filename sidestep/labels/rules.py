@@ -32,6 +32,7 @@ class Rule:
     label: Callable[[Trajectory], Int[Array, " batch"]]
     step_categories: Callable[[Trajectory], Int[Array, "batch time"]] | None = None
     penalties: tuple[float, ...] = ()  # of a step of each category, where the paper gives numbers
+    usual: str = ""  # the constraint that is meant when none is given; 0.95 for the best category without it
     compiled: bool = True  # may be called inside jit; a user's rule may be plain NumPy and is called outside
 
     def penalty(self, trajectory: Trajectory) -> Array:
@@ -100,7 +101,7 @@ def _reservoir(model: Model) -> Rule:
         gap = jnp.max(share, axis=2) - jnp.min(share, axis=2)
         return count_category(longest_run((gap >= UNBALANCED) & trajectory.mask))
 
-    return Rule("reservoir", Scale(), label)
+    return Rule("reservoir", Scale(), label, usual="none>=0.8")
 
 
 def _grid_steps(model: Any) -> Callable[[Trajectory], Int[Array, "batch time"]]:

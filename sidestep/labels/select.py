@@ -54,6 +54,13 @@ def summary(trajectory: Trajectory) -> Float[np.ndarray, "pool feature"]:
     return states[np.arange(len(states))[:, None], times].reshape(len(states), -1)
 
 
+def spread(pool: Trajectory, count: int) -> Int[np.ndarray, " count"]:
+    """Rows of `pool` that have been to places far apart from each other, before any label is known."""
+    places = summary(pool)
+    places = places / (places.std(axis=0) + 1e-9)
+    return np.sort(_spread(np.zeros(len(pool)), places, np.full(len(pool), np.inf), min(count, len(pool))))
+
+
 def _spread(urgency: np.ndarray, places: np.ndarray, nearest: np.ndarray, count: int) -> np.ndarray:
     """Greedy: the most urgent and newest first; what is taken counts as known from then on."""
     taken: list[int] = []

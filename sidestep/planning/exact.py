@@ -82,15 +82,20 @@ def _fixed_point(step: Any, first: Array) -> Array:
     return jax.lax.while_loop(going, more, (first, step(first), jnp.zeros((), int)))[1]
 
 
+def all_pairs(model: Any) -> Trajectory:
+    """Every state-action pair of a finite model as a trajectory of one step, actions of a state together."""
+    finite: FinitePart = model.finite
+    states, actions = len(finite.start), model.spec.action.size
+    encoded = jnp.repeat(jnp.asarray(finite.encoding, jnp.float32), actions, axis=0)
+    choices = jnp.tile(jnp.eye(actions), (states, 1))
+    rewards = jnp.asarray(finite.reward, jnp.float32).reshape(-1, 1)
+    return Trajectory(encoded[:, None, :], choices[:, None, :], rewards, jnp.ones(states * actions, int))
+
+
 def cost_tables(problem: Problem) -> Float[Array, "constraint state action"]:
     """The learned cost of every state-action pair, for each constraint: one forward pass over the whole table."""
     finite: FinitePart = problem.model.finite  # type: ignore[attr-defined]
-    states, actions = len(finite.start), problem.model.spec.action.size
-    encoded = jnp.repeat(jnp.asarray(finite.encoding, jnp.float32), actions, axis=0)
-    choices = jnp.tile(jnp.eye(actions), (states, 1))
-    ones = jnp.ones(states * actions, int)
-    pairs = Trajectory(encoded[:, None, :], choices[:, None, :], jnp.zeros((states * actions, 1)), ones)
-    return problem.costs(pairs).T.reshape(-1, states, actions)
+    return problem.costs(all_pairs(problem.model)).T.reshape(-1, *finite.reward.shape)
 
 
 def exact_gradients(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import equinox as eqx
@@ -73,10 +73,18 @@ class Planner:
         """Go on with a safety model of the same shape that has learned more."""
         self.problem = self._with(safety)
 
-    def start(self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None) -> PlannerState:
-        """The state before the first epoch, one seed for each key; `policy` is a warm start for all of them."""
+    def start(
+        self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None, *, search: bool = True, tolerances: Any = None
+    ) -> PlannerState:
+        """The state before the first epoch, one seed for each key; `policy` is a warm start for all of them.
+
+        `tolerances` (seed, constraint) are aimed at in place of the constraints' own.
+        Without `search` it has the form of a state and not its content: enough to load a checkpoint into.
+        """
         learners = eqx.filter_vmap(lambda key: Learner.start(self.problem, self.config, key, policy))(keys)
-        if self.config.search_rounds and policy is None:
+        if tolerances is not None:
+            learners = aimed(learners, tolerances, self.config)
+        if search and self.config.search_rounds and policy is None:
             learners = self._search(self.problem.safety, learners)
         learners = jax.tree.map(_strong, learners)
         return PlannerState(learners, learners.policy, jnp.full(len(keys), -jnp.inf, float))
@@ -106,6 +114,10 @@ class Planner:
             for index in range(len(feasible))
         ]
         return state, rows
+
+    def test(self, learners: Learner) -> dict[str, Any]:
+        """Figures of every learner's policy on test trajectories, by its mean and its sampled action."""
+        return self._test(self.problem.safety, learners)[0]
 
     def finish(self, state: PlannerState, history: Sequence[Row]) -> list[Plan]:
         """One plan a seed, from the final state and all rows."""
@@ -163,6 +175,18 @@ def plan(
     planner = Planner(model, safety, constraints, config, rule)
     steps = list(planner.run(planner.start(jnp.expand_dims(key, 0), policy)))
     return planner.finish(steps[-1][0], [row for _, rows in steps for row in rows])[0]
+
+
+def aimed(learners: Learner, tolerances: Any, config: PlanConfig) -> Learner:
+    """Learners that aim at these tolerances (seed, constraint), each constraint pulling as is due to a new aim.
+
+    What may happen always need not be resisted, so a multiplier begins at (1 - d) of its usual first value.
+    """
+    tolerances = jnp.asarray(tolerances, float)
+    first = jnp.maximum(config.multiplier_start * (1.0 - tolerances), config.multiplier_min)
+    fresh = learners.multipliers.updates[:, None] == 0
+    value = jnp.where(fresh, first, jnp.maximum(learners.multipliers.value, first))
+    return replace(learners, tolerances=tolerances, multipliers=replace(learners.multipliers, value=value))
 
 
 def _over_seeds(model: Model, make: Callable[[Any], Callable[[Learner], Any]]) -> Callable[[Any, Learner], Any]:

@@ -42,13 +42,13 @@ class SequencePolicy(Policy):
 def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray) -> Learner:
     """The learner with a policy that imitates the best sequence of actions found."""
     explore_key, breed_key, imitate_key = jax.random.split(key, 3)
-    parents = _explore(problem, config, explore_key)
+    parents = _explore(problem, config, learner.tolerances, explore_key)
 
     def generation(parents, inputs):
         key, progress = inputs
         spread = MUTATION[0] * (MUTATION[1] / MUTATION[0]) ** progress
         children = _children(problem, config, parents, spread, key)
-        return _best(problem, children, key), None
+        return _best(problem, learner.tolerances, children, key), None
 
     inputs = (jax.random.split(breed_key, config.search_rounds), jnp.linspace(0.0, 1.0, config.search_rounds))
     parents, _ = jax.lax.scan(generation, parents, inputs)
@@ -57,7 +57,9 @@ def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyA
     return _imitate(config, learner, examples, imitate_key)
 
 
-def _explore(problem: Problem, config: PlanConfig, key: PRNGKeyArray) -> Float[Array, "elite time action"]:
+def _explore(
+    problem: Problem, config: PlanConfig, tolerances: Array, key: PRNGKeyArray
+) -> Float[Array, "elite time action"]:
     """The best sequences of many explorers, judged by return first, since the way round is rare and safety is dear."""
 
     def one(key):
@@ -69,14 +71,20 @@ def _explore(problem: Problem, config: PlanConfig, key: PRNGKeyArray) -> Float[A
 
     kept = jax.lax.map(one, jax.random.split(key, EXPLORATIONS))
     found, shares = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
-    return shares[_order(problem, found.returns(), problem.costs(found) if problem.constraints else None)[:ELITE]]
+    return shares[_order(tolerances, found.returns(), problem.costs(found) if problem.constraints else None)[:ELITE]]
 
 
 def _children(problem: Problem, config: PlanConfig, parents: Array, spread: Array, key: PRNGKeyArray) -> Array:
-    """The parents themselves, and children whose shares differ by persistent noise; choices change now and then."""
-    parent_key, noise_key, change_key, action_key = jax.random.split(key, 4)
+    """The parents themselves, and children of theirs."""
+    parent_key, mutate_key = jax.random.split(key)
     count = config.search_population // DRAWS - ELITE
     chosen = parents[jax.random.randint(parent_key, (count,), 0, ELITE)]
+    return jnp.concatenate([parents, mutated(problem.model, chosen, parents, spread, mutate_key)])
+
+
+def mutated(model: Model, chosen: Array, others: Array, spread: Array, key: PRNGKeyArray) -> Array:
+    """Sequences whose shares differ from the chosen ones' by persistent noise; choices change now and then."""
+    noise_key, change_key, action_key, order_key = jax.random.split(key, 4)
     white = jax.random.normal(noise_key, chosen.shape)
 
     def persist(level, step):
@@ -85,21 +93,20 @@ def _children(problem: Problem, config: PlanConfig, parents: Array, spread: Arra
 
     _, noise = jax.lax.scan(persist, white[:, 0], jnp.swapaxes(white, 0, 1))
     moved = jnp.clip(chosen + spread * jnp.swapaxes(noise, 0, 1), 0.0, 1.0)
-    variables = problem.model.spec.action.variables
-    real = jnp.concatenate([jnp.full(v.size, v.kind == "real") for v in variables])
-    others = parents[jax.random.randint(action_key, (count,), 0, ELITE)]
+    real = jnp.concatenate([jnp.full(v.size, v.kind == "real") for v in model.spec.action.variables])
+    donors = others[jax.random.randint(action_key, (len(chosen),), 0, len(others))]
     change = jax.random.uniform(change_key, (*chosen.shape[:2], 1)) < spread
-    swapped = jnp.where(change, jax.random.permutation(action_key, others, axis=1), chosen)
-    return jnp.concatenate([parents, jnp.where(real[None, None, :], moved, swapped)])
+    swapped = jnp.where(change, jax.random.permutation(order_key, donors, axis=1), chosen)
+    return jnp.where(real[None, None, :], moved, swapped)
 
 
-def _best(problem: Problem, shares: Array, key: PRNGKeyArray) -> Float[Array, "elite time action"]:
+def _best(problem: Problem, tolerances: Array, shares: Array, key: PRNGKeyArray) -> Float[Array, "elite time action"]:
     trajectory = _roll(problem, shares, key, DRAWS)
     returns = trajectory.returns().reshape(-1, DRAWS).mean(axis=1)
     costs = None
     if problem.constraints:
         costs = problem.costs(trajectory).reshape(len(shares), DRAWS, -1).mean(axis=1)
-    return shares[_order(problem, returns, costs)[:ELITE]]
+    return shares[_order(tolerances, returns, costs)[:ELITE]]
 
 
 def _roll(problem: Problem, shares: Array, key: PRNGKeyArray, draws: int) -> Trajectory:
@@ -114,7 +121,7 @@ def _roll(problem: Problem, shares: Array, key: PRNGKeyArray, draws: int) -> Tra
 
 
 def _order(
-    problem: Problem, returns: Float[Array, " sequence"], costs: Float[Array, "sequence constraint"] | None
+    tolerances: Array, returns: Float[Array, " sequence"], costs: Float[Array, "sequence constraint"] | None
 ) -> Array:
     """Best first: the least excess over what may be tolerated, and the highest return among equals.
 
@@ -122,7 +129,7 @@ def _order(
     """
     if costs is None:
         return jnp.argsort(-returns)
-    allowed = 3.0 * jnp.maximum(jnp.asarray(problem.tolerances), 0.02)
+    allowed = 3.0 * jnp.maximum(tolerances, 0.02)
     excess = jnp.max(jnp.maximum(costs - allowed[None, :], 0.0), axis=1)
     return jnp.lexsort((-returns, excess))
 

@@ -1,67 +1,28 @@
 """The paper's classifier: recurrent layers over (state, action), mean over time, linear head, softmax."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.errors import InputError
-from sidestep.safety.base import SafetyModel, Standardisation, check_sizes, real_steps
-from sidestep.safety.recurrent import PRECISION, Cell, Recurrent, affine, dropout
+from sidestep.safety.base import real_steps
+from sidestep.safety.recurrent import PRECISION, affine, dropout
+from sidestep.safety.recurrent_model import RecurrentModel, Shape
 from sidestep.safety.softmax import Temperature
 
 
-class Classifier(SafetyModel):
+class Classifier(RecurrentModel):
     """softmax(W mean_t h_t + b), h_t from GRU (or LSTM) layers, with dropout between layers and before the head."""
 
     kind: ClassVar[str] = "classifier"
+    usual: ClassVar[Shape] = Shape(layers=2, units=64, dropout=0.5)
 
-    recurrent: Recurrent
-    head_weight: Float[Array, "units categories"]
-    head_bias: Float[Array, " categories"]
-    standardisation: Standardisation
     calibration: Temperature
-    state_size: int = eqx.field(static=True)
-    action_size: int = eqx.field(static=True)
-    categories: int = eqx.field(static=True)
-    cell: Cell = eqx.field(static=True)
 
-    def __init__(
-        self,
-        state_size: int,
-        action_size: int,
-        categories: int,
-        *,
-        key: PRNGKeyArray,
-        cell: Cell = "gru",
-        layers: int = 2,
-        units: int = 64,
-        dropout: float = 0.5,
-    ):
-        check_sizes(state_size, action_size, categories)
-        check_recurrent(cell, layers, units, dropout)
-        recurrent_key, weight_key, bias_key = jax.random.split(key, 3)
-        self.recurrent = Recurrent(cell, state_size + action_size, units, layers, dropout, key=recurrent_key)
+    def make_head(self, units, categories, weight_key, bias_key):
         bound = units**-0.5
-        self.head_weight = jax.random.uniform(weight_key, (units, categories), PRECISION, -bound, bound)
-        self.head_bias = jax.random.uniform(bias_key, (categories,), PRECISION, -bound, bound)
-        self.standardisation = Standardisation.identity(state_size + action_size)
-        self.calibration = Temperature.identity()
-        self.state_size, self.action_size, self.categories, self.cell = state_size, action_size, categories, cell
-
-    @property
-    def input_weight(self) -> Float[Array, "input units"]:
-        return self.recurrent.layers[0].input_weight
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "cell": self.cell,
-            "layers": len(self.recurrent.layers),
-            "units": self.head_weight.shape[-2],
-            "dropout": self.recurrent.dropout,
-        }
+        weight = jax.random.uniform(weight_key, (units, categories), PRECISION, -bound, bound)
+        return weight, jax.random.uniform(bias_key, (categories,), PRECISION, -bound, bound), Temperature.identity()
 
     def evidence(self, states, actions, length, key=None):
         mask = real_steps(states.shape[-2], length)
@@ -106,12 +67,3 @@ class Classifier(SafetyModel):
     def _running_mean(self, memory):
         _, total, count = memory
         return total / jnp.maximum(count, 1).astype(total.dtype)
-
-
-def check_recurrent(cell: str, layers: int, units: int, dropout: float) -> None:
-    if cell not in ("gru", "lstm"):
-        raise InputError(f"the recurrent cell is 'gru' or 'lstm', not {cell!r}")
-    if layers < 1 or units < 1:
-        raise InputError(f"a recurrent model needs at least one layer and one unit, not {layers} and {units}")
-    if not 0.0 <= dropout < 1.0:
-        raise InputError(f"dropout is a share in [0, 1), not {dropout}")

@@ -77,3 +77,10 @@ class FitConfig:
             raise InputError(f"a fit's average must lie in [0, 1), not {self.average}")
         if self.schedule not in ("cosine", "constant"):
             raise InputError(f"a fit's schedule is 'cosine' or 'constant', not {self.schedule!r}")
+
+
+def fit_settings(kind: str) -> FitConfig:
+    """What works best for a safety model of this kind."""
+    if kind == "hazard":
+        return FitConfig(steps=1500, learning_rate=2e-2, check_every=50, patience=15, sparsity=0.01, average=0.98)
+    return FitConfig()

@@ -68,19 +68,23 @@ def fit(
     config: FitConfig,
     key: PRNGKeyArray,
     progress: Callable[[Progress], None] | None = None,
+    *,
+    room: int = 0,
 ) -> tuple[M, FitReport]:
     """The model of largest likelihood on these labels, and how good it is on those that were held out.
 
     A model that was fitted before is continued: its parameters and standardisation stay, its optimiser is fresh.
-    Members of an ensemble are fitted side by side. The same key gives the same result.
+    Members of an ensemble are fitted side by side. The same key gives the same result. `room` is the number of labels
+    that there may be one day: fits up to it share their compiled program.
     """
     began = time.perf_counter()
     trajectory, categories = jax.tree.map(np.asarray, trajectory), np.asarray(categories)
     check_labels(model, trajectory, categories)
     split_key, draw_key, dropout_key = jax.random.split(key, 3)
     train_rows, held_rows = split(categories, config.held_out, generator(split_key))
-    train = _rows(trajectory, categories, train_rows)
-    held = _rows(trajectory, categories, held_rows) if len(held_rows) else None
+    held_room = round(room * config.held_out)
+    train = _rows(trajectory, categories, train_rows, room - held_room)
+    held = _rows(trajectory, categories, held_rows, held_room) if len(held_rows) else None
     if float(model.standardisation.seen) == 0.0:
         model = model.with_standardisation(Standardisation.of(trajectory[train_rows]))
     model = uncalibrated(model)
@@ -238,9 +242,9 @@ def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
     return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real)
 
 
-def _rows(trajectory: Trajectory, categories: np.ndarray, rows: np.ndarray) -> Rows:
+def _rows(trajectory: Trajectory, categories: np.ndarray, rows: np.ndarray, room: int) -> Rows:
     parts = (trajectory.states, trajectory.actions, trajectory.length, categories)
-    return pad_rows(Rows(*(part[rows] for part in parts)), bucket(len(rows)))
+    return pad_rows(Rows(*(part[rows] for part in parts)), bucket(max(len(rows), room)))
 
 
 def _optimiser(weight_decay: float, clip: float) -> optax.GradientTransformation:

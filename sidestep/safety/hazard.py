@@ -1,73 +1,34 @@
 """The hazard model: a recurrent state gives every step its own non-negative hazard, nested over severities."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sidestep.safety.base import SafetyModel, Standardisation, check_sizes, real_steps
-from sidestep.safety.classifier import check_recurrent
-from sidestep.safety.recurrent import PRECISION, Cell, Recurrent, affine, dropout
+from sidestep.safety.base import real_steps
+from sidestep.safety.recurrent import PRECISION, affine, dropout
+from sidestep.safety.recurrent_model import RecurrentModel, Shape
 from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities
 
 INITIAL_BIAS = -3.0  # a hazard of 0.05 a step: neither "all safe" nor "all lost" before the first label is seen
 
 
-class HazardModel(SafetyModel):
+class HazardModel(RecurrentModel):
     """P(category < k) = exp(-sum_t c_t^k), c_t^1 = softplus(w . h_t + b), c_t^k = c_t^{k-1} * sigmoid(w_k . h_t + b_k).
 
     The recurrent state h_t has seen steps 0, ..., t, so the hazard of a step is what this step adds, given the past.
     """
 
     kind: ClassVar[str] = "hazard"
+    usual: ClassVar[Shape] = Shape(layers=1, units=32, dropout=0.0)
 
-    recurrent: Recurrent
-    head_weight: Float[Array, "units categories-1"]
-    head_bias: Float[Array, " categories-1"]
-    standardisation: Standardisation
     calibration: Stretch
-    state_size: int = eqx.field(static=True)
-    action_size: int = eqx.field(static=True)
-    categories: int = eqx.field(static=True)
-    cell: Cell = eqx.field(static=True)
 
-    def __init__(
-        self,
-        state_size: int,
-        action_size: int,
-        categories: int,
-        *,
-        key: PRNGKeyArray,
-        cell: Cell = "gru",
-        layers: int = 1,
-        units: int = 32,
-        dropout: float = 0.0,
-    ):
-        check_sizes(state_size, action_size, categories)
-        check_recurrent(cell, layers, units, dropout)
-        recurrent_key, head_key = jax.random.split(key)
-        inputs = state_size + action_size
-        self.recurrent = Recurrent(cell, inputs, units, layers, dropout, key=recurrent_key)
+    def make_head(self, units, categories, weight_key, bias_key):
         bound = units**-0.5
-        self.head_weight = jax.random.uniform(head_key, (units, categories - 1), PRECISION, -bound, bound)
-        self.head_bias = jnp.zeros(categories - 1, PRECISION).at[0].set(INITIAL_BIAS)
-        self.standardisation = Standardisation.identity(inputs)
-        self.calibration = Stretch.identity()
-        self.state_size, self.action_size, self.categories, self.cell = state_size, action_size, categories, cell
-
-    @property
-    def input_weight(self) -> Float[Array, "input units"]:
-        return self.recurrent.layers[0].input_weight
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "cell": self.cell,
-            "layers": len(self.recurrent.layers),
-            "units": self.head_weight.shape[-2],
-            "dropout": self.recurrent.dropout,
-        }
+        weight = jax.random.uniform(weight_key, (units, categories - 1), PRECISION, -bound, bound)
+        return weight, jnp.zeros(categories - 1, PRECISION).at[0].set(INITIAL_BIAS), Stretch.identity()
 
     def hazards(
         self,

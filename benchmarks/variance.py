@@ -1,0 +1,194 @@
+"""How noisy the two gradients of a constraint are: pathwise (MBGE) and score function (MFGE), by size of batch.
+
+    python benchmarks/variance.py [--out FOLDER]
+
+writes variance.json, variance.md and variance.svg into the folder. An estimate g of the gradient G is worth
+error = sqrt(E |g - G|^2) / |G|: below one it points the right way more often than not. Two problems:
+
+- `push`: T steps, each of which adds a draw a_t of the policy; the cost is Phi((sum_t a_t - c) / w). With a_t from
+  Normal(mu, s^2) the expected cost is Phi((T mu - c) / sqrt(w^2 + T s^2)), so that G is known in closed form.
+- `navigation`: a hazard model fitted to labelled trajectories, and a policy that heads for the goal. G is the mean
+  of all pathwise estimates.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.files import atomic_write
+from sidestep.labels.collect import explore
+from sidestep.labels.rules import load_rule
+from sidestep.model import Space, Spec, Variable
+from sidestep.models import load_model
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.estimators import pathwise, score_function
+from sidestep.planning.learner import Learner
+from sidestep.planning.problem import Problem
+from sidestep.safety.config import FitConfig
+from sidestep.safety.fit import fit
+from sidestep.safety.io import make_safety
+
+BATCHES = (16, 64, 256, 1024)
+REPEATS = 64
+NOISE, STEPS, LIMIT, WIDTH = 0.6, 20, 8.0, 2.0  # s, T, c, w
+NAMES = {"pathwise": "pathwise (MBGE)", "score": "score function (MFGE)"}
+
+
+class Push:
+    """A state that never moves, and one action without bounds."""
+
+    spec = Spec("push", Space((Variable("x"),)), Space((Variable("a"),)), horizon=STEPS, ends=False)
+
+    def reset(self, key):
+        return jnp.zeros(1)
+
+    def step(self, state, action, key):
+        return state, jnp.zeros(()), jnp.asarray(False)
+
+    def action_bounds(self, state):
+        return jnp.full(1, -jnp.inf), jnp.full(1, jnp.inf)
+
+
+class TooFar:
+    """P(category 1) = Phi((sum_t a_t - c) / w), in the form of a safety model."""
+
+    summed, categories = False, 2
+
+    def log_probabilities(self, states, actions, length):
+        z = (jnp.sum(actions[..., 0], axis=-1) - LIMIT) / WIDTH
+        return jnp.stack([jax.scipy.stats.norm.logcdf(-z), jax.scipy.stats.norm.logcdf(z)], axis=-1)
+
+
+def push() -> tuple[Problem, Learner, PlanConfig, np.ndarray]:
+    """The learner has a bias alone, so that its gradient is d/dmu of the expected cost."""
+    config = settings(widths=())
+    problem = Problem(Push(), TooFar(), parse_constraints(["good>=0.9"], Scale(("good", "bad"))))
+    learner = Learner.start(problem, config, jax.random.key(0))
+    mean = 0.2
+    head = eqx.tree_at(
+        lambda head: (head.weight, head.bias), learner.policy.net.head, (jnp.zeros((1, 1)), jnp.full(1, mean))
+    )
+    learner = eqx.tree_at(lambda learner: learner.policy.net.head, learner, head)
+    deviation = np.sqrt(WIDTH**2 + STEPS * NOISE**2)
+    z = (STEPS * mean - LIMIT) / deviation
+    slope = STEPS / deviation * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    return problem, learner, config, np.array([0.0, slope])  # the state is zero: nothing hangs on the weight
+
+
+def navigation() -> tuple[Problem, Learner, PlanConfig, None]:
+    model, config = load_model("navigation"), settings(widths=(64, 64))
+    rule = load_rule(None, model)
+    trajectories = explore(model, jax.random.key(1), 2000)
+    safety = make_safety("hazard", 2, 2, len(rule.scale), key=jax.random.key(2), units=16)
+    labels = np.asarray(rule.label(trajectories))
+    safety, _ = fit(safety, trajectories, labels, FitConfig(steps=800, learning_rate=1e-2), jax.random.key(3))
+    problem = Problem(model, safety, parse_constraints(["none>=0.95"], rule.scale))
+    learner = Learner.start(problem, config, jax.random.key(4))
+    return problem, eqx.tree_at(lambda one: one.policy.net.head.bias, learner, jnp.full(2, 0.5)), config, None
+
+
+def settings(widths: tuple[int, ...]) -> PlanConfig:
+    return PlanConfig(
+        widths=widths, squash="clip", observe="state", noise_start=NOISE, constraint_form="probability", balance=False
+    )
+
+
+def estimates(problem: Problem, learner: Learner, config: PlanConfig, batch: int) -> dict[str, np.ndarray]:
+    """REPEATS independent estimates of the constraint's gradient by each way, as (repeat, parameter)."""
+
+    def both(key):
+        keys = jax.random.split(key, batch)
+        through, trajectory, traced = pathwise(problem, config, learner, keys, reward=False)
+        score, _ = score_function(problem, config, learner, trajectory, traced)
+        return {"pathwise": _flat(through), "score": _flat(score)}
+
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(5), batch), REPEATS)
+    return jax.tree.map(np.asarray, jax.jit(lambda keys: jax.lax.map(both, keys))(keys))
+
+
+def _flat(tree: Any) -> jax.Array:
+    return jnp.concatenate([leaf[0].reshape(-1) for leaf in jax.tree.leaves(tree)])
+
+
+def study() -> dict[str, Any]:
+    results: dict[str, Any] = {"repeats": REPEATS, "problems": {}}
+    for name, (problem, learner, config, known) in (("push", push()), ("navigation", navigation())):
+        drawn = {batch: estimates(problem, learner, config, batch) for batch in BATCHES}
+        weighted = sum(batch * drawn[batch]["pathwise"].mean(axis=0) for batch in BATCHES) / sum(BATCHES)
+        truth = weighted if known is None else known
+        rows = []
+        for batch in BATCHES:
+            row: dict[str, Any] = {"batch": batch}
+            for way, found in drawn[batch].items():
+                row[way] = float(np.sqrt(np.mean(np.sum((found - truth) ** 2, axis=1))) / np.linalg.norm(truth))
+                row[f"{way}_variance"] = float(np.sum(found.var(axis=0, ddof=1)))
+                error = np.sqrt(np.sum(found.var(axis=0, ddof=1)) / REPEATS)
+                row[f"{way}_bias"] = float(np.linalg.norm(found.mean(axis=0) - truth) / error)
+            row["ratio"] = row["score_variance"] / row["pathwise_variance"]
+            rows.append(row)
+            print(f"{name}, batch {batch}: the score function's variance is {row['ratio']:.0f} x the pathwise one's")
+        results["problems"][name] = rows
+    return results
+
+
+def markdown(results: dict[str, Any]) -> str:
+    lines = [
+        "# Noise of the constraint's gradient",
+        "",
+        f"error = sqrt(E |g - G|^2) / |G| over {results['repeats']} estimates g; the ratio is that of the variances. "
+        "The offset of the mean estimate from G is in its own standard errors: about one when there is no bias "
+        "(on `navigation`, G itself is the mean of pathwise estimates).",
+        "",
+        "| problem | batch | error, pathwise | error, score | variance ratio | offset, pathwise | offset, score |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, rows in results["problems"].items():
+        for row in rows:
+            lines.append(
+                f"| {name} | {row['batch']} | {row['pathwise']:.3f} | {row['score']:.3f} | {row['ratio']:,.0f} "
+                f"| {row['pathwise_bias']:.2f} | {row['score_bias']:.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "sidestep"
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(8.0, 3.4), sharey=True, layout="constrained")
+    for axes, (name, rows) in zip(panels, results["problems"].items(), strict=True):
+        batches = [row["batch"] for row in rows]
+        for way, colour in (("pathwise", "#2a9d8f"), ("score", "#c8463c")):
+            axes.loglog(batches, [row[way] for row in rows], "o-", color=colour, label=NAMES[way])
+        axes.axhline(1.0, color="#999999", linewidth=1.0, linestyle="--")
+        axes.set(title=name, xlabel="trajectories in the batch", xticks=batches, xticklabels=batches)
+        axes.minorticks_off()
+    panels[0].set(ylabel="error of the gradient, relative to its length")
+    panels[0].legend(frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
+    folder = parser.parse_args().out
+    results = study()
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / "variance.json", json.dumps(results, indent=1) + "\n")
+    atomic_write(folder / "variance.md", markdown(results))
+    draw(results, folder / "variance.svg")
+    print(f"written to {folder / 'variance.md'}")
+
+
+if __name__ == "__main__":
+    main()

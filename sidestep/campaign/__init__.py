@@ -1,0 +1,1 @@
+"""The main job: from a handful of labels to a certified policy."""

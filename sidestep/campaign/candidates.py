@@ -1,0 +1,51 @@
+"""Which policy to trust: labels of its own rollouts and the calibrated safety model, weighed against each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+TRUST = 40.0  # labels that a prediction is worth
+GAP_TRUST = 4.0  # costly trajectories, as many as predicted, that are imagined before the first label
+LARGEST_GAP = 4.0
+
+
+@dataclass
+class Candidate:
+    """The policy of one rung at the end of one round."""
+
+    round: int
+    rung: int
+    predicted_return: float = 0.0  # by the final safety model's planner, on rollouts that need no label
+    predicted_costs: list[float] = field(default_factory=list)
+    labels: int = 0  # of plain rollouts of this policy
+    costly: list[float] = field(default_factory=list)  # how many of them count for each constraint
+
+    def believed_costs(self, optimism: float) -> np.ndarray:
+        """Mean of a beta belief: the prediction, made less rosy, counts as TRUST labels."""
+        predicted = np.minimum(np.array(self.predicted_costs) * optimism, 1.0)
+        return (np.array(self.costly) + TRUST * predicted) / (self.labels + TRUST)
+
+    def add(self, costs: np.ndarray) -> None:
+        """Labels of plain rollouts, as (label, constraint) costs of 0 or 1."""
+        self.labels += len(costs)
+        self.costly = (np.array(self.costly) + costs.sum(axis=0)).tolist()
+
+
+def optimism(gaps: Sequence[tuple[float, float]]) -> float:
+    """By how much true costs exceed predicted ones, from (costly, predicted) counts of groups of labels.
+
+    (costly + a) / (predicted + a), a being imagined, since few labels say little; never below 1.
+    """
+    costly, predicted = (float(sum(gap[i] for gap in gaps)) for i in (0, 1))
+    return float(np.clip((costly + GAP_TRUST) / (predicted + GAP_TRUST), 1.0, LARGEST_GAP))
+
+
+def favourite(candidates: Sequence[Candidate], aims: np.ndarray, gap: float, tried: Sequence[int] = ()) -> int:
+    """The candidate of the highest return among those believed to be within the aims; else the safest."""
+    left = [index for index in range(len(candidates)) if index not in tried]
+    excess = {index: float(np.max(candidates[index].believed_costs(gap) / aims)) for index in left}
+    within = [index for index in left if excess[index] <= 1.0]
+    if within:
+        return max(within, key=lambda index: candidates[index].predicted_return)
+    return min(left, key=lambda index: excess[index])

@@ -1,0 +1,62 @@
+"""The ladder: several policies planned side by side, each at a tolerance of its own.
+
+Where the safety model has seen nothing it is wrong, and a planner that holds the tolerance from the first round on may
+never look behind a wall that is not there. So the rungs begin wide, from the tolerance up to "anything goes": their
+policies earn more than is allowed, and labels of their trajectories show where it is allowed after all. From round to
+round the rungs close in on what an audit will certify, and in the end they offer a choice between a little more reward
+and a little more safety.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from sidestep.constraints import Constraint
+
+WIDE = (1.0, 0.6, 0.25, 0.0)  # first rungs: d to this power, from the tolerance itself to 1
+NARROW = (0.3, 0.5, 0.7, 0.9)  # last rungs: shares of the certifiable cost
+RUNGS = len(WIDE)
+CLOSING = 0.5  # share of the rounds in which the ladder closes
+NEVER = 0.01  # what a tolerance of zero is taken as
+PASSING = 0.9  # chance with which an audit of a policy at the certifiable cost should pass
+
+
+def certifiable(constraint: Constraint, rollouts: int, confidence: float) -> float:
+    """The largest chance of the cost at which an audit of so many rollouts passes with probability PASSING."""
+    from scipy.stats import beta, binom
+
+    tolerance = max(constraint.tolerance, NEVER)
+    counts = np.arange(rollouts)
+    upper = beta.ppf(confidence, counts + 1, rollouts - counts)
+    allowed = int(np.sum(upper <= tolerance)) - 1  # the largest count of costly rollouts that certifies
+    if allowed < 0:
+        return tolerance / 4
+    chances = np.linspace(0.0, tolerance, 400)
+    return float(chances[np.sum(binom.cdf(allowed, rollouts, chances) >= PASSING) - 1])
+
+
+def rungs(
+    constraints: Sequence[Constraint], aims: Sequence[float], progress: float, optimism: float
+) -> Float[np.ndarray, "rung constraint"]:
+    """Tolerances of the rungs when `progress` (0 to 1) of the rounds is over.
+
+    `aims` are the certifiable costs; `optimism` is by how much true costs exceed predicted ones.
+    """
+    tolerance = np.maximum([constraint.tolerance for constraint in constraints], NEVER)
+    wide = tolerance[None, :] ** np.array(WIDE)[:, None]
+    narrow = np.array(NARROW)[:, None] * np.array(aims)[None, :] / optimism
+    return wide ** (1.0 - min(progress / CLOSING, 1.0)) * narrow ** min(progress / CLOSING, 1.0)
+
+
+def best_of(
+    returns: Float[np.ndarray, " policy"],
+    costs: Float[np.ndarray, "policy constraint"],
+    tolerances: Float[np.ndarray, "rung constraint"],
+) -> np.ndarray:
+    """For every rung the policy to go on from: the highest return where planning can still mend the cost."""
+    picks = []
+    for tolerance in tolerances:
+        excess = np.max(np.maximum(costs - 3.0 * np.maximum(tolerance, 0.02)[None, :], 0.0), axis=1)
+        picks.append(np.lexsort((-returns, excess))[0])
+    return np.array(picks)

@@ -1,0 +1,53 @@
+"""What a round asks: plain rollouts of every rung's policy, and others around them that teach the most."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from sidestep.campaign.ladder import RUNGS
+from sidestep.campaign.rungs import Rungs
+from sidestep.labels.collect import explore
+from sidestep.labels.select import How, choose, spread
+from sidestep.model import Model, Trajectory, rollout
+from sidestep.planning.diversity import elites
+
+PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the rungs' policies
+POOL = 150  # trajectories a rung among which the others are chosen
+EXPLORERS = 8  # explorers among which each of the first questions is chosen
+NOISE = (0.3, 0.15)  # deviation of the pool's actions, in the first and the last round
+
+
+def first_questions(model: Model, how: How, count: int, key: jax.Array) -> list[tuple[str, Trajectory]]:
+    """Explorers that have been to places far apart, and good trajectories of every kind; or any explorers."""
+    if how == "random":
+        return [("explorer", explore(model, key, count))]
+    explore_key, elite_key = jax.random.split(key)
+    best = elites(model, count // 2, elite_key)
+    pool = explore(model, explore_key, EXPLORERS * count)
+    return [("explorer", pool[spread(pool, count - count // 2)]), ("elite", best)]
+
+
+def round_questions(
+    model: Model, how: How, rungs: Rungs, safety: Any, known: Trajectory, count: int, progress: float, key: jax.Array
+) -> tuple[list[Trajectory], Trajectory]:
+    """(plain rollouts of each rung's policy, others around them); `known` are the labelled trajectories."""
+    plain = max(round(count * PLAIN_SHARE / RUNGS), 1)
+    plain_key, pool_key, choose_key = jax.random.split(key, 3)
+    noise = NOISE[0] * (NOISE[1] / NOISE[0]) ** progress
+    means = plain_rollouts(model, rungs.policies, plain, plain_key)
+    pool = _stacked_rollouts(model, rungs.noisy(noise), POOL, pool_key)
+    pool = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), pool)
+    others = pool[choose(how, safety, pool, known, max(count - plain * RUNGS, 0), choose_key)]
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], means) for i in range(RUNGS)], others
+
+
+def plain_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
+    """`count` rollouts of each policy of a stack by its mean action."""
+    return _stacked_rollouts(model, policies.mean(), count, key)
+
+
+@eqx.filter_jit
+def _stacked_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
+    keys = jax.random.split(key, len(jax.tree.leaves(policies)[0]))
+    return eqx.filter_vmap(lambda policy, own: rollout(model, policy, own, count))(policies, keys)

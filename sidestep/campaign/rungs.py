@@ -1,0 +1,189 @@
+"""Planning on the ladder: a stack of policies, one a rung, that goes on from round to round.
+
+`GradientRungs` trains networks by gradients; `TableRungs` solves a finite model exactly. A campaign sees no difference.
+"""
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from sidestep.campaign.ladder import RUNGS, best_of
+from sidestep.constraints import Constraint
+from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
+from sidestep.finite.tabular import TabularPolicy
+from sidestep.finite.values import value_iteration
+from sidestep.model import Model, rollout
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.exact import all_pairs
+from sidestep.planning.plan import Planner, PlannerState, Row, aimed
+
+TESTS = 500  # rollouts on which a policy is predicted
+
+
+class Rungs(Protocol):
+    """What a campaign needs of a planner."""
+
+    state: Any  # a pytree: what a checkpoint holds
+    kind: str  # of safety model
+
+    @property
+    def policies(self) -> Any:
+        """A stack of policies, the strictest rung first."""
+        ...
+
+    def advance(self, number: int, safety: Any, tolerances: Float[np.ndarray, "rung constraint"]) -> list[Row]:
+        """Plan round `number` against the refitted safety model; a row of figures a rung."""
+        ...
+
+    def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (policy,) and costs (policy, constraint) on rollouts that need no label."""
+        ...
+
+    def noisy(self, noise: float) -> Any:
+        """The stack of policies with so much noise on their actions."""
+        ...
+
+
+class GradientRungs:
+    """One learner a rung, trained side by side."""
+
+    kind = "hazard"
+
+    def __init__(
+        self,
+        model: Model,
+        constraints: tuple[Constraint, ...],
+        config: PlanConfig,
+        safety: Any,
+        key: jax.Array,
+        rounds: int,
+        searching_rounds: int,
+        label: Any,
+    ) -> None:
+        self.config, self.rounds, self.searching_rounds = config, rounds, searching_rounds
+        self.planner = Planner(model, safety, constraints, config, label)
+        self.keys = jax.random.split(key, RUNGS)
+        self.state: Any = self.planner.start(self.keys, search=False).learners
+
+    @property
+    def policies(self) -> Any:
+        return self.state.policy
+
+    def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
+        self.planner.refitted(safety)
+        learners = self._climbed(number, tolerances)
+        state = PlannerState(learners, learners.policy, jnp.full(RUNGS, -jnp.inf, float))
+        state, rows = self.planner.advance(state)
+        self.state = state.learners
+        return rows
+
+    def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:
+        self.planner.refitted(safety)
+        test = self.planner.test(replace(self.state, policy=policies))["mean"]
+        return np.asarray(test["return"]), np.asarray(test["costs"])
+
+    def noisy(self, noise: float) -> Any:
+        return replace(self.policies, log_std=jnp.full_like(self.policies.log_std, jnp.log(noise)))
+
+    def _climbed(self, number: int, tolerances: np.ndarray) -> Any:
+        """The rungs' learners: each goes on from the best policy for its tolerance, freshly searched or old."""
+        learners = [self.state] if number else []
+        if number < self.searching_rounds:
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
+            fresh = self.planner.start(keys, tolerances=tolerances).learners
+            learners.append(replace(fresh, epoch=jnp.full_like(fresh.epoch, number * self.config.test_every)))
+        stacked = learners[0]
+        if number <= self.rounds // 2:
+            tests = [self.planner.test(group)["mean"] for group in learners]
+            returns = np.concatenate([np.asarray(test["return"]) for test in tests])
+            costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
+            picks = best_of(returns, costs, tolerances)
+            stacked = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[picks], *learners)
+        return replace(aimed(stacked, tolerances, self.config), key=self.keys)
+
+
+class TableRungs:
+    """The exact optimum of a finite model at each rung's tolerance, by the learned hazard of every pair.
+
+    The Markov model says P(no cost) = exp(-sum_t c(s_t, a_t)), so E[sum_t c] <= -log(1 - d) keeps the cost within d for
+    trajectories that are alike, and by Jensen's inequality only errs to the safe side for others.
+    """
+
+    kind = "markov"
+
+    def __init__(self, model: Any, constraints: tuple[Constraint, ...], key: jax.Array) -> None:
+        self.model, self.constraints, self.key = model, constraints, key
+        best = value_iteration(model.finite, model.finite.reward, discount=1.0).policy
+        self.state: Any = jnp.asarray(np.stack([best] * RUNGS), float)
+
+    @property
+    def policies(self) -> Any:
+        return TabularPolicy(self.state, self.model)
+
+    def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
+        tables = hazard_tables(self.model, self.constraints, safety)
+        self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in tolerances]), float)
+        returns, costs = self.predict(self.policies, safety)
+        shares = self._shares(self.policies, safety)
+        return [
+            {
+                "seed_index": rung,
+                "epoch": number,
+                "mean_return": float(returns[rung]),
+                "mean_costs": costs[rung].tolist(),
+                "mean_predicted": shares[rung].tolist(),
+                "feasible": bool(np.all(costs[rung] <= tolerances[rung])),
+            }
+            for rung in range(RUNGS)
+        ]
+
+    def _optimum(self, tables: np.ndarray, tolerances: np.ndarray) -> np.ndarray:
+        limits = -np.log1p(-np.minimum(tolerances, 0.999))
+        bounds = [
+            Bound(table, float(limit), constraint.text)
+            for table, limit, constraint in zip(tables, limits, self.constraints, strict=True)
+        ]
+        try:
+            return occupancy_lp(self.model.finite, bounds).policy
+        except Infeasible:
+            least = sum(bound.cost / bound.limit for bound in bounds)
+            return value_iteration(self.model.finite, -least, discount=1.0).policy
+
+    def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:
+        returns, probabilities = _rolled(self.model, policies, safety, self.key)
+        weights = np.array([constraint.cost_weights for constraint in self.constraints]).T
+        return np.asarray(returns), np.asarray(probabilities) @ weights
+
+    def _shares(self, policies: Any, safety: Any) -> np.ndarray:
+        return np.asarray(_rolled(self.model, policies, safety, self.key)[1])
+
+    def noisy(self, noise: float) -> Any:
+        uniform = 1.0 / self.state.shape[-1]
+        return TabularPolicy((1.0 - noise) * self.state + noise * uniform, self.model)
+
+
+def hazard_tables(model: Any, constraints: tuple[Constraint, ...], safety: Any) -> Float[np.ndarray, "constraint s a"]:
+    """c(s, a) = -log P(the step stays below the first category that the constraint counts)."""
+    pairs = all_pairs(model)
+    logs = safety.log_probabilities(pairs.states, pairs.actions, pairs.length)
+    below = jax.lax.cumlogsumexp(logs, axis=1)
+    first = [constraint.cost_weights.index(1) for constraint in constraints]
+    shape = model.finite.reward.shape
+    return np.stack([np.maximum(-np.asarray(below[:, k - 1], float), 0.0).reshape(shape) for k in first])
+
+
+@eqx.filter_jit
+def _rolled(model: Model, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any]:
+    """Mean return and shares of the categories for each policy of a stack."""
+
+    def one(policy):
+        trajectory = rollout(model, policy, key, TESTS)
+        logs = safety.log_probabilities(trajectory.states, trajectory.actions, trajectory.length)
+        return jnp.mean(trajectory.returns()), jnp.mean(jnp.exp(logs), axis=0)
+
+    return jax.lax.map(one, policies)

@@ -1,0 +1,146 @@
+"""`sidestep plan MODEL` without a safety model: the whole campaign, from no label to a certificate."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sidestep.campaign.config import CampaignConfig
+from sidestep.campaign.trajectories import Campaign
+from sidestep.campaign.waiting import Waiting
+from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.commands.plan import settings, stoppable
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.labels.store import Store
+from sidestep.models import load_model
+from sidestep.planning.config import PlanConfig
+from sidestep.runs import Run
+
+DEFAULT_BOUND = 0.95  # of the best category, where the user asks for nothing else
+
+
+def begin(
+    model: str,
+    constraint: tuple[str, ...],
+    rule: str | None,
+    method: str,
+    categories: str | None,
+    changes: dict[str, Any],
+    planning: dict[str, Any],
+    seed: int,
+    out: Path,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Check everything, open the run's folder, go."""
+    mdp = load_model(model)
+    expert = expert_of(rule, mdp)
+    scale = expert.scale if expert else (Scale.parse(categories) if categories else Scale())
+    constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
+    parse_constraints(constraint, scale)
+    config = CampaignConfig(**changes)
+    plan_config = settings(mdp, method, planning)
+    run = Run.create(
+        out,
+        {
+            "kind": "campaign",
+            "model": model,
+            "rule": rule,
+            "constraints": list(constraint),
+            "categories": list(scale.categories),
+            "method": method,
+            "seed": seed,
+            "labels": config.labels,
+            "settings": asdict(config),
+            "planning": asdict(plan_config),
+        },
+    )
+    return go_on(run, quiet, as_json)
+
+
+def go_on(run: Run, quiet: bool, as_json: bool) -> int:
+    """From the last saved stage to the end, or to where people have to label."""
+    asked = run.config
+    model = load_model(asked["model"])
+    rule = expert_of(asked["rule"], model)
+    scale = Scale(tuple(asked["categories"]))
+    constraints = parse_constraints(asked["constraints"], scale)
+    config = CampaignConfig(**asked["settings"])
+    planning = PlanConfig(**{**asked["planning"], "widths": tuple(asked["planning"]["widths"])})
+    file = run.path / "labels.store"
+    opened = Store.open(file, model.spec, scale) if file.exists() else Store.create(file, model.spec, scale)
+    with opened as store, stoppable(run), _bar(config, quiet or as_json) as show:
+        campaign = Campaign(run, model, rule, constraints, store, config, planning, asked["seed"], asked["model"], show)
+        try:
+            result = campaign.go_on()
+        except Waiting as waiting:
+            return _ask(file, waiting.ids, run, as_json)
+    result["method"] = asked["method"]
+    run.write_json("result.json", result)
+    _tell(run, result, as_json)
+    return 0
+
+
+def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
+    from sidestep.report.html import write_report
+
+    report = write_report(run.path)
+    if as_json:
+        print(json.dumps(result))
+        return
+    console = Console()
+    print_certificate(console, result)
+    console.print(
+        f"  {result['labels_used']} labels used, {result['audit_labels']} for {result['audits']} audit(s), "
+        f"{result['seconds']:.0f} s",
+        highlight=False,
+    )
+    console.print(f"open {report.resolve()}", soft_wrap=True, highlight=False)
+
+
+def _ask(file: Path, ids: list[int], run: Run, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"status": "waiting", "store": str(file), "trajectories": ids}))
+        return 0
+    console = Console()
+    for line in (
+        f"{len(ids)} trajectories in {file} wait for a label",
+        f"  sidestep label {file} --export runs.csv     to look at them",
+        f"  sidestep label {file} --import FILE.csv     with labels: columns trajectory (its number) and label",
+        f"then go on with: sidestep resume {run.path}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(config: CampaignConfig, quiet: bool) -> Iterator[Any]:
+    """A progress bar over the rounds, and a line a finished round."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("round {task.completed}/{task.total}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, disable=quiet) as progress:
+        task = progress.add_task("", total=config.rounds + 1)
+
+        def show(stage: str, figures: dict[str, Any]) -> None:
+            progress.update(task, description=stage)
+            if stage == "round":
+                progress.update(task, completed=figures["round"] + 1)
+                if not quiet:
+                    progress.console.print(_line(figures), highlight=False)
+
+        yield show
+
+
+def _line(note: dict[str, Any]) -> str:
+    rungs = "  ".join(f"{rung['return']:.6g} at cost {max(rung['costs']):.3f}" for rung in note["rungs"])
+    return f"round {note['round']}: {note['labels']} labels, safety model {note['accuracy']:.1%} right; {rungs}"

@@ -1,0 +1,146 @@
+"""A policy as one plain Python file that needs only NumPy: the source of `numpy_policy` with the weights below it."""
+
+import base64
+import inspect
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sidestep import numpy_policy
+from sidestep.affine_bounds import affine_bounds
+from sidestep.errors import InputError
+from sidestep.files import atomic_write
+from sidestep.model import Policy
+from sidestep.policies import GaussianHead, NetworkPolicy
+from sidestep.safety.ensemble import Ensemble
+from sidestep.safety.hazard import HazardModel
+
+USE = '''
+
+class Policy(NumpyPolicy):
+    """{words}"""
+
+    def __init__(self) -> None:
+        super().__init__(ABOUT, ARRAYS)
+
+
+_POLICY = Policy()
+
+
+def act(state, clock=0):
+    """The action in `state`, one vector or a batch of them, at step `clock` of a trajectory."""
+    if _POLICY.about["members"]:
+        raise ValueError("this policy remembers earlier steps: make a Policy() and give it the states one by one")
+    return _POLICY.at(clock).act(state)
+'''
+
+
+def export_numpy(run_or_policy: Any, path: str | os.PathLike[str]) -> Path:
+    """Write the mean action of a policy, or of the policy of a run (loaded, or its folder), to `path`, a .py file."""
+    target = Path(path)
+    if target.suffix != ".py":
+        raise InputError("the policy is written as Python; give a name that ends in .py", place=str(path))
+    policy = _policy_of(run_or_policy)
+    about, arrays = _parts(policy)
+    words = f"The planned policy of {policy.model.spec.name!a}: states {_listed(policy.model.spec.state.names)}."
+    words = words.replace("\\", "/").replace('"', "'")
+    source = [
+        inspect.getsource(numpy_policy),
+        f"\n\nABOUT = {json.dumps(about)!a}\n",
+        "ARRAYS = {\n" + "".join(_literal(name, array) for name, array in arrays.items()) + "}\n",
+        USE.format(words=textwrap.fill(words, 110, subsequent_indent="    ")),
+    ]
+    atomic_write(target, "".join(source))
+    return target
+
+
+def _policy_of(given: Any) -> NetworkPolicy:
+    if isinstance(given, str | os.PathLike):
+        from sidestep.answers import load
+
+        given = load(Path(given))
+    policy = given if isinstance(given, Policy) else given.policy_of(given.model)
+    if not isinstance(policy, NetworkPolicy):
+        raise InputError(
+            f"only network policies can be exported, and this is a {type(policy).__name__}, whose actions are drawn; "
+            "use it with sidestep.load"
+        )
+    return policy
+
+
+def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `NumpyPolicy` is made of."""
+    observer, spec = policy.observer, policy.model.spec
+    members = _members(observer.safety)
+    arrays: dict[str, Any] = {"mean": observer.mean, "deviation": observer.deviation}
+    for index, (linear, norm) in enumerate(zip(policy.net.hidden, policy.net.norms, strict=True)):
+        parts = {"weight": linear.weight, "bias": linear.bias, "scale": norm.weight, "shift": norm.bias}
+        arrays |= {f"hidden.{index}.{name}": array for name, array in parts.items()}
+    arrays |= {"head.weight": policy.net.head.weight, "head.bias": policy.net.head.bias}
+    bounds = affine_bounds(policy.model)
+    arrays |= {"lowest": bounds.lowest, "highest": bounds.highest}
+    if bounds.low_slope is not None:
+        arrays |= {"low.slope": bounds.low_slope, "low.offset": bounds.low_offset}
+        arrays |= {"high.slope": bounds.high_slope, "high.offset": bounds.high_offset}
+    for index, member in enumerate(members):
+        arrays |= {f"safety.{index}.{name}": array for name, array in _safety_arrays(member).items()}
+    about = {
+        "model": spec.name,
+        "state_size": spec.state.size,
+        "horizon": observer.horizon,
+        "sees_clock": observer.clock,
+        "layers": len(policy.net.hidden),
+        "heads": [
+            _head(head, variable.size) for head, variable in zip(policy.heads, spec.action.variables, strict=True)
+        ],
+        "members": len(members),
+        "cell": members[0].cell if members else None,
+        "recurrent_layers": len(members[0].recurrent.layers) if members else 0,
+    }
+    return about, {name: np.asarray(array, "<f4") for name, array in arrays.items()}
+
+
+def _head(head: Any, size: int) -> dict[str, Any]:
+    common = {"size": size, "outputs": head.outputs}
+    if isinstance(head, GaussianHead):
+        return common | {"kind": "real", "squash": head.squash}
+    return common | {"kind": "one-hot" if head.one_hot else "int", "options": head.options}
+
+
+def _members(safety: Any) -> list[HazardModel]:
+    """The hazard models whose memory the policy sees: none, one, or those of an ensemble."""
+    if safety is None:
+        return []
+    if isinstance(safety, HazardModel):
+        return [safety]
+    if isinstance(safety, Ensemble) and isinstance(safety.members, HazardModel):
+        return [jax.tree.map(lambda leaf, i=i: leaf[i], safety.members) for i in range(safety.size)]
+    raise InputError(
+        f"the policy looks at the memory of a safety model of the kind '{safety.kind}', and only that of the kind "
+        "'hazard' can be exported; use the policy with sidestep.load"
+    )
+
+
+def _safety_arrays(model: HazardModel) -> dict[str, Any]:
+    arrays = {"mean": model.standardisation.mean, "deviation": model.standardisation.deviation}
+    arrays |= {"log_scale": model.calibration.log_scale, "log_power": model.calibration.log_power}
+    arrays |= {"head_weight": model.head_weight, "head_bias": model.head_bias}
+    for index, layer in enumerate(model.recurrent.layers):
+        arrays |= {f"{index}.{name}": array for name, array in vars(layer).items()}
+    return arrays
+
+
+def _literal(name: str, array: np.ndarray) -> str:
+    """One entry of the dictionary of arrays, in lines of readable length."""
+    lines = textwrap.wrap(base64.b64encode(array.tobytes()).decode(), 100) or [""]
+    return f'    "{name}": (\n        {array.shape},\n' + "".join(f'        "{line}"\n' for line in lines) + "    ),\n"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(ascii(name)[1:-1] for name in names[:12])
+    return shown if len(names) <= 12 else f"{shown}, ... ({len(names)} in all)"

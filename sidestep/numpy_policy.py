@@ -1,0 +1,158 @@
+"""A planned policy that needs nothing but NumPy: its mean action, step by step, for one state or a batch of them."""
+
+import base64
+import copy
+import json
+from typing import Any
+
+import numpy as np
+
+NORM_EPSILON = 1e-5
+TINY = 1e-30  # a hazard below this is taken as this
+
+
+class NumpyPolicy:
+    """Linear, layer norm, tanh, ..., linear; then each action variable from its outputs, within the bounds."""
+
+    def __init__(self, about: str, arrays: dict[str, tuple[tuple[int, ...], str]]) -> None:
+        """`about` is JSON; an array is its shape and the base64 text of its little-endian float32 numbers."""
+        self.about: dict[str, Any] = json.loads(about)
+        self.arrays = {
+            name: np.frombuffer(base64.b64decode(text), "<f4").reshape(shape) for name, (shape, text) in arrays.items()
+        }
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new trajectory."""
+        self.clock = 0
+        self.memory: list[Memory] = []
+
+    def at(self, clock: int) -> "NumpyPolicy":
+        """The same policy about to take step `clock`, with nothing to remember."""
+        other = copy.copy(self)
+        other.restart()
+        other.clock = clock
+        return other
+
+    def act(self, state: Any) -> np.ndarray:
+        """The action at the next step of the trajectory, for a state (size,) or a batch of them (batch, size)."""
+        states = np.asarray(state, np.float32)
+        size = self.about["state_size"]
+        if states.ndim not in (1, 2) or states.shape[-1] != size:
+            raise ValueError(f"a state has shape ({size},) or (batch, {size}), not {states.shape}")
+        rows = np.atleast_2d(states)
+        if not self.memory:
+            self.memory = [Memory(self, member, len(rows)) for member in range(self.about["members"])]
+        seen = [(rows - self.arrays["mean"]) / self.arrays["deviation"]]
+        if self.about["sees_clock"]:
+            seen.append(np.full((len(rows), 1), 2.0 * self.clock / self.about["horizon"] - 1.0, np.float32))
+        seen += [memory.features() for memory in self.memory]
+        actions = self._place(self._network(np.concatenate(seen, axis=1)), rows)
+        for memory in self.memory:
+            memory.advance(np.concatenate([rows, actions], axis=1))
+        self.clock += 1
+        return actions.reshape(*states.shape[:-1], -1)
+
+    def _network(self, x: np.ndarray) -> np.ndarray:
+        for layer in range(self.about["layers"]):
+            weight, bias, scale, shift = (
+                self.arrays[f"hidden.{layer}.{part}"] for part in ("weight", "bias", "scale", "shift")
+            )
+            x = x @ weight.T + bias
+            x = x - x.mean(axis=1, keepdims=True)
+            deviation = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + np.float32(NORM_EPSILON))
+            x = np.tanh(x / deviation * scale + shift)
+        return x @ self.arrays["head.weight"].T + self.arrays["head.bias"]
+
+    def _bounds(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """low = max(lowest, L s + l) and high = max(low, min(highest, H s + h)); constants where L and H are absent."""
+        shape = (len(states), len(self.arrays["lowest"]))
+        low, high = (np.broadcast_to(self.arrays[name], shape) for name in ("lowest", "highest"))
+        if "low.slope" in self.arrays:
+            low = np.maximum(low, states @ self.arrays["low.slope"].T + self.arrays["low.offset"])
+            high = np.minimum(high, states @ self.arrays["high.slope"].T + self.arrays["high.offset"])
+        return low, np.maximum(low, high)
+
+    def _place(self, outputs: np.ndarray, states: np.ndarray) -> np.ndarray:
+        low, high = self._bounds(states)
+        pieces, start, entry = [], 0, 0
+        for head in self.about["heads"]:
+            size, count = head["size"], head["outputs"]
+            out, bounds = (
+                outputs[:, start : start + count],
+                (low[:, entry : entry + size], high[:, entry : entry + size]),
+            )
+            pieces.append(
+                _real(out, *bounds, head["squash"]) if head["kind"] == "real" else _choice(out, bounds[0], head)
+            )
+            start, entry = start + count, entry + size
+        return np.concatenate(pieces, axis=1)
+
+
+def _real(mean: np.ndarray, low: np.ndarray, high: np.ndarray, squash: str) -> np.ndarray:
+    """middle + half range * squash(mean) where both bounds are finite, the mean itself elsewhere."""
+    bounded = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(bounded, low, np.float32(-1.0)), np.where(bounded, high, np.float32(1.0))
+    share = np.tanh(mean) if squash == "tanh" else np.clip(mean, -1.0, 1.0)
+    half = np.float32(0.5)
+    return np.where(bounded, half * (low + high) + half * (high - low) * share, mean)
+
+
+def _choice(logits: np.ndarray, low: np.ndarray, head: dict[str, Any]) -> np.ndarray:
+    """The likeliest of the options: as a one-hot vector, or as a whole number counted from the lower bound."""
+    index = logits.reshape(len(logits), -1, head["options"]).argmax(axis=2)
+    if head["kind"] == "one-hot":
+        return np.eye(head["options"], dtype=np.float32)[index[:, 0]]
+    return low + index.astype(np.float32)
+
+
+class Memory:
+    """What one member of the safety model remembers of a batch of trajectories, and the hazards so far."""
+
+    def __init__(self, policy: NumpyPolicy, member: int, rows: int) -> None:
+        prefix = f"safety.{member}."
+        self.arrays = {n.removeprefix(prefix): a for n, a in policy.arrays.items() if n.startswith(prefix)}
+        self.cell, self.layers = policy.about["cell"], policy.about["recurrent_layers"]
+        units = len(self.arrays["0.recurrent_weight"])
+        self.hidden = [np.zeros((rows, units), np.float32) for _ in range(self.layers)]
+        self.inner = [np.zeros((rows, units), np.float32) for _ in range(self.layers)]  # the cells of an LSTM
+        self.total = np.zeros((rows, self.arrays["head_weight"].shape[1]), np.float32)
+
+    def features(self) -> np.ndarray:
+        """The last layer's state, and the risk so far: 1 - exp(-scale * H^power)."""
+        power = np.exp(self.arrays["log_power"])
+        stretched = np.exp(self.arrays["log_scale"] + power * np.log(np.maximum(self.total, np.float32(TINY))))
+        return np.concatenate([self.hidden[-1], -np.expm1(-stretched)], axis=1)
+
+    def advance(self, steps: np.ndarray) -> None:
+        x = (steps - self.arrays["mean"]) / self.arrays["deviation"]
+        for layer in range(self.layers):
+            x = self._gru(layer, x) if self.cell == "gru" else self._lstm(layer, x)
+        raw = x @ self.arrays["head_weight"] + self.arrays["head_bias"]
+        hazards = [np.logaddexp(raw[:, 0], np.float32(0.0))]
+        for k in range(1, raw.shape[1]):
+            hazards.append(hazards[-1] * _sigmoid(raw[:, k]))
+        self.total = self.total + np.stack(hazards, axis=1)
+
+    def _gru(self, layer: int, x: np.ndarray) -> np.ndarray:
+        hidden = self.hidden[layer]
+        units = hidden.shape[1]
+        gates = x @ self.arrays[f"{layer}.input_weight"] + self.arrays[f"{layer}.bias"]
+        recurrent = hidden @ self.arrays[f"{layer}.recurrent_weight"]
+        reset, update = np.split(_sigmoid(gates[:, : 2 * units] + recurrent[:, : 2 * units]), 2, axis=1)
+        inner = recurrent[:, 2 * units :] + self.arrays[f"{layer}.candidate_bias"]
+        candidate = np.tanh(gates[:, 2 * units :] + reset * inner)
+        self.hidden[layer] = candidate + update * (hidden - candidate)
+        return self.hidden[layer]
+
+    def _lstm(self, layer: int, x: np.ndarray) -> np.ndarray:
+        gates = x @ self.arrays[f"{layer}.input_weight"] + self.arrays[f"{layer}.bias"]
+        i, f, o, g = np.split(gates + self.hidden[layer] @ self.arrays[f"{layer}.recurrent_weight"], 4, axis=1)
+        self.inner[layer] = _sigmoid(f) * self.inner[layer] + _sigmoid(i) * np.tanh(g)
+        self.hidden[layer] = _sigmoid(o) * np.tanh(self.inner[layer])
+        return self.hidden[layer]
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    half = np.float32(0.5)
+    return half + half * np.tanh(half * x)

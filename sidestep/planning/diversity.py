@@ -1,0 +1,75 @@
+"""Good trajectories of every kind, before anything is known of side effects.
+
+A side effect bends the best way, and the way round may be one that no random walk takes. So sequences of actions are
+bred for return in many niches at once (quality diversity, as MAP-Elites does): a niche is a region of where a
+trajectory has been, and keeps the best sequence that ended up in it. Labels of these elites tell which of the ways that
+are worth taking are harmless.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sidestep.labels.collect import ExploringPolicy
+from sidestep.model import Model, Trajectory, rollout_batch
+from sidestep.planning.search import SequencePolicy, mutated
+
+GENERATIONS = 30
+CHILDREN = 1000  # of a generation
+SPREADS = (0.3, 0.05)  # of mutations, in the first and the last generation
+MOMENTS = (0.25, 0.5, 0.75, 1.0)  # of a trajectory at which its place is read
+
+
+@eqx.filter_jit
+def elites(model: Model, niches: int, key: PRNGKeyArray) -> Trajectory:
+    """One trajectory for each niche, of the best sequence found for it, the highest return first."""
+    explore_key, centre_key, breed_key, last_key = jax.random.split(key, 4)
+    keys = jax.random.split(explore_key, max(CHILDREN, niches))
+    found, shares = rollout_batch(model, ExploringPolicy(model), keys, trace=lambda memory: memory["action"])
+    places = places_of(found)
+    scale = jnp.std(places, axis=0) + 1e-6
+    centres = jax.random.permutation(centre_key, places)[:niches] / scale[None, :]
+    kept = _settle(centres, scale, found, shares, jnp.zeros((niches, *shares.shape[1:])), jnp.full(niches, -jnp.inf))
+
+    def generation(kept, inputs):
+        key, progress = inputs
+        parent_key, mutate_key, roll_key = jax.random.split(key, 3)
+        spread = SPREADS[0] * (SPREADS[1] / SPREADS[0]) ** progress
+        filled = jnp.isfinite(kept[1]).astype(float)
+        parents = kept[0][jax.random.choice(parent_key, niches, (CHILDREN,), p=filled / jnp.sum(filled))]
+        children = mutated(model, parents, kept[0], spread, mutate_key)
+        return _settle(centres, scale, _one_each(model, children, roll_key), children, *kept), None
+
+    inputs = (jax.random.split(breed_key, GENERATIONS), jnp.linspace(0.0, 1.0, GENERATIONS))
+    (shares, returns), _ = jax.lax.scan(generation, kept, inputs)
+    order = jnp.argsort(-returns)
+    return _one_each(model, shares[order], last_key)
+
+
+def places_of(trajectory: Trajectory) -> Float[Array, "batch feature"]:
+    """The states at a few moments, evenly spread over each trajectory's own length."""
+    moments = jnp.stack([((trajectory.length - 1) * share).astype(int) for share in MOMENTS], axis=1)
+    states = jnp.take_along_axis(trajectory.states, moments[:, :, None], axis=1)
+    return states.reshape(len(trajectory.length), -1)
+
+
+def _settle(centres: Array, scale: Array, found: Trajectory, shares: Array, held: Array, returns: Array):
+    """Every trajectory goes to the nearest centre; a niche keeps the better of what it has and the best that came."""
+    places = places_of(found) / scale[None, :]
+    squares = jnp.sum(places**2, axis=1)[:, None] - 2.0 * places @ centres.T + jnp.sum(centres**2, axis=1)[None, :]
+    here = jnp.argmin(squares, axis=1)[None, :] == jnp.arange(len(centres))[:, None]
+    values = jnp.where(here, found.returns()[None, :], -jnp.inf)
+    best = jnp.argmax(values, axis=1)
+    value = jnp.max(values, axis=1)
+    better = value > returns
+    return jnp.where(better[:, None, None], shares[best], held), jnp.maximum(value, returns)
+
+
+def _one_each(model: Model, shares: Array, key: PRNGKeyArray) -> Trajectory:
+    keys = jax.random.split(key, len(shares))
+
+    def one(sequence, key):
+        return jax.tree.map(lambda leaf: leaf[0], rollout_batch(model, SequencePolicy(sequence, model), key[None])[0])
+
+    return jax.vmap(one)(shares, keys)

@@ -1,0 +1,132 @@
+"""What a run's folder holds, read part by part: a part that is not there is empty, one that is bad says why."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sidestep.constraints import Constraint, Scale, parse_constraints
+from sidestep.errors import InputError
+from sidestep.labels.rules import Rule, load_rule
+from sidestep.labels.store import Source, Store
+from sidestep.model import Model, Policy, Trajectory
+from sidestep.models import load_model
+from sidestep.runs import Run
+
+Row = dict[str, Any]
+
+
+class Folder:
+    """A run of one seed, or the folder above the runs of several."""
+
+    def __init__(self, path: Path, above: "Folder | None" = None) -> None:
+        self.path, self.above = path, above
+        self.run = Run(path)
+        inner = [] if above else [one for one in path.glob("seed-*") if (one / "config.json").is_file()]
+        self.seeds = [Folder(one, self) for one in sorted(inner, key=_number_of)]
+        if self.run.has("config.json") or not self.seeds:
+            self.config: Row = Run.open(path).config
+        else:
+            self.config = self.seeds[0].config
+
+    @cached_property
+    def result(self) -> Row:
+        return self.run.read_json("result.json") if self.run.has("result.json") else {}
+
+    @cached_property
+    def audits(self) -> list[Row]:
+        return self.run.read_json("audits.json") if self.run.has("audits.json") else []
+
+    @cached_property
+    def metrics(self) -> list[Row]:
+        return self._lines("metrics.jsonl")
+
+    @cached_property
+    def rounds(self) -> list[Row]:
+        return self._lines("rounds.jsonl")
+
+    @property
+    def histories(self) -> list[list[Row]]:
+        """The rows of each seed, in the order of time."""
+        rows = self.metrics
+        if not rows and self.seeds:
+            return [one.metrics for one in self.seeds if one.metrics]
+        seeds = sorted({row.get("seed_index", 0) for row in rows})
+        return [[row for row in rows if row.get("seed_index", 0) == seed] for seed in seeds]
+
+    @cached_property
+    def categories(self) -> tuple[str, ...]:
+        return tuple(map(str, self.config.get("categories") or Scale().categories))
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return parse_constraints(self.config.get("constraints") or (), Scale(self.categories))
+
+    @cached_property
+    def model(self) -> Model:
+        """One object for all seeds, so that what is compiled for it is compiled once."""
+        return self.above.model if self.above else load_model(self.config.get("model", ""))
+
+    @cached_property
+    def rule(self) -> Rule | None:
+        """The rule that plays the expert; None where people label or nobody does."""
+        reference = self.config.get("rule")
+        if not reference and not self.model.spec.family:
+            return None
+        rule = load_rule(reference, self.model)
+        return rule if rule.scale.categories == self.categories else None
+
+    @cached_property
+    def safety(self) -> Any:
+        from sidestep.safety.io import load_safety
+
+        file = self._file("safety.safetensors")
+        return load_safety(file) if file else None
+
+    @cached_property
+    def safety_about(self) -> Row:
+        """What the safety model's file says about its fit."""
+        from sidestep.safety.io import safety_header
+
+        file = self._file("safety.safetensors")
+        return (safety_header(file).get("about") or {}) if file else {}
+
+    def policy(self, name: str) -> Policy | None:
+        """The mean action of the policy in this file."""
+        from sidestep.answers import load_policy
+
+        file = self.path / name
+        return load_policy(file, self.model, self.safety).mean() if file.is_file() else None
+
+    @cached_property
+    def labels(self) -> tuple[np.ndarray, Trajectory, np.ndarray, list[Source]] | None:
+        """Ids, trajectories, categories and sources of all that has a label; None without a store or labels."""
+        file = self.path / "labels.store"
+        if not file.is_file():
+            return None
+        with Store.open(file, scale=Scale(self.categories)) as store:
+            ids, trajectories, categories = store.labelled()
+            return (ids, trajectories, categories, store.sources(ids.tolist())) if len(ids) else None
+
+    def _file(self, name: str) -> Path | None:
+        """In this folder, or for the folder of several seeds in that of the first."""
+        folders = [self.path, *(one.path for one in self.seeds[:1])]
+        return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+    def _lines(self, name: str) -> list[Row]:
+        """All complete lines; a last one that a kill cut short is left out."""
+        file = self.path / name
+        if not file.is_file():
+            return []
+        lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise InputError(f"holds a line that is not JSON ({error})", place=str(file)) from None
+
+
+def _number_of(path: Path) -> tuple[int, str]:
+    tail = path.name.removeprefix("seed-")
+    return (int(tail) if tail.isdigit() else -1, tail)

@@ -1,0 +1,73 @@
+"""The report of a run: one HTML file that needs nothing else, built from the run's folder alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sidestep.errors import InputError
+from sidestep.files import atomic_write
+from sidestep.report import scenes, sections
+from sidestep.report.certificate import answer, certificate, seeds_table
+from sidestep.report.folder import Folder
+from sidestep.report.page import Html, missing, page, section, tag
+from sidestep.report.svg import style
+
+
+def write_report(path: Path) -> Path:
+    """Write report.html into the run's folder."""
+    folder = Folder(Path(path))
+    with style():
+        text = page(f"Sidestep: {_title(folder)}", *_parts(folder))
+    target = folder.path / "report.html"
+    atomic_write(target, text)
+    return target
+
+
+def _title(folder: Folder) -> str:
+    constraints = ", ".join(map(str, folder.config.get("constraints") or ()))
+    return f"{folder.config.get('model', 'a run')}{', ' + constraints if constraints else ''}"
+
+
+def _parts(folder: Folder) -> list[Html]:
+    heads = [
+        tag("header", tag("h1", _title(folder)), _or_sentence(lambda: answer(folder))),
+        section("What was asked", _or_sentence(lambda: sections.asked(folder))),
+    ]
+    if folder.seeds:
+        heads.append(section("The seeds", _or_sentence(lambda: seeds_table(folder.seeds))))
+        heads += [_seed(one) for one in folder.seeds]
+    else:
+        heads.append(section("The certificate", _or_sentence(lambda: certificate(folder))))
+        heads.append(section("Trajectories", _or_sentence(lambda: scenes.trajectories(folder))))
+    return [
+        *heads,
+        section(
+            "How it went", _or_sentence(lambda: sections.rounds(folder)), _or_sentence(lambda: sections.curves(folder))
+        ),
+        section("Does the safety model mean what it says", _or_sentence(lambda: sections.calibration(folder))),
+        section("Where the blame falls", _or_sentence(lambda: scenes.blame(folder))),
+        section(
+            "Labels and time",
+            _or_sentence(lambda: sections.spent(folder)),
+            _or_sentence(lambda: sections.labels_by_source(folder)),
+        ),
+        section("Using it", sections.reload(folder)),
+    ]
+
+
+def _seed(folder: Folder) -> Html:
+    return section(
+        folder.path.name,
+        _or_sentence(lambda: answer(folder)),
+        _or_sentence(lambda: certificate(folder)),
+        _or_sentence(lambda: scenes.trajectories(folder)),
+        name=folder.path.name,
+    )
+
+
+def _or_sentence(make: Callable[[], Any]) -> Any:
+    """The part, or what is wrong with the files that it is made of."""
+    try:
+        return make()
+    except InputError as error:
+        return missing(f"Left out: {error}.")

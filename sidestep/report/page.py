@@ -1,0 +1,99 @@
+"""HTML from Python, in one rule: text is escaped, and only what these functions made is not."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+
+class Html(str):
+    """Markup that is ready to be put into a page."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: Any, **attributes: str) -> Html:
+    """An element; children that are not Html are text. `class_` and the like lose their underscore."""
+    said = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
+    return Html(f"<{name}{said}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Any], between: str = "") -> Html:
+    return Html(
+        escape(between).join(
+            child if isinstance(child, Html) else escape(str(child)) for child in children if child != ""
+        )
+    )
+
+
+def paragraph(*children: Any) -> Html:
+    return tag("p", *children)
+
+
+def missing(sentence: str) -> Html:
+    """What stands in place of a part that is not there."""
+    return tag("p", sentence, class_="missing")
+
+
+def section(title: str, *children: Any, name: str = "") -> Html:
+    return tag("section", tag("h2", title), *children, **({"id": name} if name else {}))
+
+
+def table(heads: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Html:
+    """A table that scrolls by itself where the screen is too narrow for it."""
+    head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in heads)))
+    body = tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows))
+    return tag("div", tag("table", head, body), class_="scroll")
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
+    """Names and values, one below the other; pairs without a value are left out."""
+    return tag(
+        "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value not in ("", None))
+    )
+
+
+def figures(*pictures: tuple[Html, Any]) -> Html:
+    """Pictures with their captions, as many beside each other as the screen allows."""
+    shown = (tag("figure", picture, tag("figcaption", caption)) for picture, caption in pictures)
+    return tag("div", *shown, class_="figures")
+
+
+def code(text: str) -> Html:
+    return tag("pre", tag("code", text), class_="scroll")
+
+
+def badge(word: str, kind: str) -> Html:
+    """A word on a coloured ground; kinds are good, fair, bad."""
+    return tag("span", word, class_=f"badge {kind}")
+
+
+def page(title: str, *children: Any) -> str:
+    """The whole file. It asks nothing of the network, and says so to the browser too."""
+    style = Html(files("sidestep.report").joinpath("page.css").read_text(encoding="utf-8"))
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    head = [
+        Html('<meta charset="utf-8">'),
+        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        Html('<meta name="color-scheme" content="light dark">'),
+        tag("title", title),
+        tag("style", style),
+    ]
+    body = tag("body", tag("main", *children))
+    return f'<!DOCTYPE html>\n<html lang="en">\n{tag("head", *head)}\n{body}\n</html>\n'
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """Short, with a dash for what is absent or no number."""
+    if value is None or isinstance(value, bool | str) or value != value or abs(value) == float("inf"):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def duration(seconds: Any) -> str:
+    if not isinstance(seconds, int | float) or seconds != seconds:
+        return "–"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,196 @@
+"""The parts of a report, each from what the folder holds for it, or one plain sentence that says what is missing."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from sidestep.errors import InputError
+from sidestep.report import figures
+from sidestep.report.folder import Folder
+from sidestep.report.page import Html, code, duration, facts, join, missing, number, paragraph, table, tag
+from sidestep.report.page import figures as beside
+from sidestep.report.svg import svg
+
+
+def asked(folder: Folder) -> Html:
+    config = folder.config
+    texts = ", ".join(map(str, config.get("constraints") or ())) or "none"
+    pairs = [
+        ("model", config.get("model", "–")),
+        ("constraints", texts),
+        ("categories, best first", " < ".join(folder.categories)),
+        ("labels come from", _expert(folder)),
+        ("method", config.get("method")),
+        ("seed", _seeds_of(folder)),
+        ("label budget", number(config["labels"]) if isinstance(config.get("labels"), int) else ""),
+        ("sidestep", config.get("version")),
+    ]
+    settings = {name: config[name] for name in ("settings", "planning") if config.get(name)}
+    listing = tag("details", tag("summary", "Every setting"), code(json.dumps(settings, indent=1))) if settings else ""
+    return join([facts(pairs), listing])
+
+
+def _expert(folder: Folder) -> str:
+    try:
+        rule = folder.rule
+    except InputError:
+        return f"the rule {folder.config['rule']}" if folder.config.get("rule") else "nobody that is known"
+    if rule is None:
+        return "people" if folder.config.get("kind") == "campaign" else "nobody: there is no rule"
+    return f"the rule {folder.config.get('rule') or rule.name}"
+
+
+def rounds(folder: Folder) -> Html:
+    """The rounds of a campaign; nothing for a run that has none by its kind."""
+    rows = folder.rounds
+    if not rows:
+        campaign = folder.config.get("kind") == "campaign" and not folder.seeds
+        return missing("No round has been finished.") if campaign else Html("")
+    heads = ["round", "labels", "asked", "return", "feasible", "margin", "accuracy", "log loss", "ece", "time"]
+    names = ("labels", "asked", "return", "feasible", "margin", "accuracy", "log_loss", "ece")
+    cells = [
+        [row.get("round", "–"), *(_cell(row.get(name)) for name in names), duration(row.get("seconds"))] for row in rows
+    ]
+    earned = "Return of each round's policy against the labels spent; open where it is not called feasible."
+    labelled = ", and the labels of the round's own policy" if any(row.get("labelled") for row in rows) else ""
+    shares = f"Side effects by round: what the safety model predicts{labelled}."
+    return join(
+        [
+            beside(
+                (svg("rounds-return", earned, figures.round_returns(rows)), earned),
+                (
+                    svg(
+                        "rounds-shares", shares, figures.round_side_effects(rows, folder.categories, folder.constraints)
+                    ),
+                    shares,
+                ),
+            ),
+            table(heads, cells),
+        ]
+    )
+
+
+def curves(folder: Folder) -> Html:
+    """Return, side effects and multipliers over the epochs."""
+    histories = folder.histories
+    if not histories:
+        return missing("No test of the training is on record, so there are no curves.")
+    dotted = " Dotted uprights: a new round." if any(figures.epochs(rows)[1] for rows in histories) else ""
+    several = " One line a seed." if folder.seeds else " One line for each policy that was trained beside the others."
+    each = several if len(histories) > 1 else ""
+    earned = f"Return of the tests, mean action; dots: feasible by the safety model.{each}{dotted}"
+    pictures = [(svg("return", earned, figures.return_curves(histories)), earned)]
+    if any("mean_predicted" in row or "mean_true" in row for rows in histories for row in rows):
+        shares = f"Side effects: what the safety model predicts and what the rule sees.{dotted}"
+        figure = figures.side_effect_curves(histories, folder.categories, folder.constraints)
+        pictures.append((svg("shares", shares, figure), shares))
+    texts = [str(text) for text in folder.config.get("constraints") or ()]
+    if texts and any(row.get("train_multipliers") for rows in histories for row in rows):
+        pull = f"Multipliers: how hard each constraint pulled.{dotted}"
+        pictures.append((svg("multipliers", pull, figures.multiplier_curves(histories, texts)), pull))
+    return beside(*pictures)
+
+
+def calibration(folder: Folder) -> Html:
+    """Reliability on the labels of the store, and the scores on what the fit held out."""
+    if folder.safety is None:
+        return missing("The run has no safety model.")
+    scores = (folder.safety_about.get("fit") or {}).get("scores") or {}
+    parts: list[Any] = [_scores(scores)] if scores else []
+    if folder.labels is None:
+        parts.append(missing("The run's folder holds no labels to check the safety model against."))
+        return join(parts)
+    from sidestep.safety.base import predict
+
+    _, labelled, categories, _ = folder.labels
+    probabilities = np.asarray(predict(folder.safety, labelled))
+    accuracy = float((probabilities.argmax(axis=1) == categories).mean())
+    best = folder.categories[0]
+    words = f"Predicted probability of '{best}' against how often it was so, and below it how the predictions spread."
+    said = (
+        f"On the {number(len(categories))} labelled trajectories of the run, most of which it has learned from, the "
+        f"likeliest category is the labelled one in {100 * accuracy:.1f} % of them."
+    )
+    picture = svg("calibration", words, figures.calibration(probabilities, categories))
+    return join([paragraph(said), beside((picture, words)), *parts])
+
+
+def _scores(scores: dict[str, Any]) -> Html:
+    """What the fit measured on trajectories that its gradient never saw."""
+    said = (
+        f"On {number(scores.get('trajectories'))} trajectories that its last fit held out: accuracy "
+        f"{number(scores.get('accuracy'))}, log loss {number(scores.get('log_loss'))}, calibration error "
+        f"{number(scores.get('calibration_error'))}."
+    )
+    return paragraph(said)
+
+
+def spent(folder: Folder) -> Html:
+    results = [one.result for one in folder.seeds] if folder.seeds else [folder.result]
+    results = [result for result in results if result]
+    budget = folder.config.get("labels")
+    within = f" of {number(budget)}" if isinstance(budget, int) else ""
+    planning = sum(
+        row.get("seconds") or 0.0 for rows in folder.histories for row in rows if row.get("seed_index", 0) == 0
+    )
+    in_rounds = sum(row.get("seconds") or 0.0 for row in folder.rounds)
+    sums = facts(
+        [
+            ("labels that decisions were made with", _total(results, "labels_used") + within if results else ""),
+            ("labels of the audits, counted apart", _total(results, "audit_labels") if results else ""),
+            ("time in all", duration(max(r.get("seconds") or 0.0 for r in results)) if results else ""),
+            ("time in rounds", duration(in_rounds) if in_rounds else ""),
+            ("time in training and its tests", duration(planning) if planning else ""),
+        ]
+    )
+    return join([sums, missing("The run has not finished, so its sums are not known.") if not results else ""])
+
+
+def labels_by_source(folder: Folder) -> Html:
+    """How many labels of each category went where."""
+    if folder.labels is None:
+        return missing("The run's folder holds no labels of its own.")
+    _, _, categories, sources = folder.labels
+    groups: dict[tuple[int, str], list[int]] = {}
+    for source, category in zip(sources, categories.tolist(), strict=True):
+        place = (-1, source.policy) if source.round is None else (source.round, "")
+        groups.setdefault(place, [0] * len(folder.categories))[category] += 1
+    rows: list[list[Any]] = [
+        [policy or f"round {place}", *counts, sum(counts)] for (place, policy), counts in sorted(groups.items())
+    ]
+    rows.append(["all", *(int((categories == k).sum()) for k in range(len(folder.categories))), len(categories)])
+    return table(["trajectories of", *folder.categories, "labels"], rows)
+
+
+def reload(folder: Folder) -> Html:
+    """How to use the policy elsewhere."""
+    path = (folder.seeds[0].path if folder.seeds else folder.path).as_posix()
+    snippet = (
+        "import sidestep\n\n"
+        f"run = sidestep.load({path!r})\n"
+        "policy = run.policy          # keeps clock and memory itself\n"
+        "action = policy.act(state)   # one state, or a batch of them\n"
+        "policy.restart()             # before the next trajectory\n\n"
+        "monitor = run.monitor(threshold=0.05)\n"
+        "risk = monitor.step(state, action)   # of each category or worse, so far\n\n"
+        'run.export("policy.py")      # the policy as one file that needs only NumPy\n'
+    )
+    commands = f"sidestep certify {path}\nsidestep export {path} policy.py\nsidestep report {folder.path.as_posix()}\n"
+    return join([paragraph("In Python:"), code(snippet), paragraph("On the command line:"), code(commands)])
+
+
+def _seeds_of(folder: Folder) -> str:
+    first = folder.config.get("seed", "–")
+    if not folder.seeds:
+        return str(first)
+    return ", ".join(one.path.name.removeprefix("seed-") for one in folder.seeds)
+
+
+def _total(results: list[dict[str, Any]], name: str) -> str:
+    known = [result[name] for result in results if isinstance(result.get(name), int)]
+    return number(sum(known)) if known else "–"
+
+
+def _cell(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else number(value)

@@ -1,0 +1,128 @@
+"""What can be known of a finite model without sampling: a rule's tables, the best returns, the worth of a policy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sidestep.errors import InputError
+from sidestep.finite.graph import policy_matrix
+from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
+from sidestep.finite.values import evaluate, from_start, value_iteration
+from sidestep.labels.rules import Rule
+from sidestep.labels.store import single_steps
+from sidestep.model import FinitePart, Policy
+from sidestep.policies import NetworkPolicy
+
+PENALTY = "penalty"
+
+
+class TablePolicy(Policy):
+    """A stationary policy of a finite model, as the table (N, A) of its probabilities."""
+
+    table: Float[Array, "state action"]
+    model: Any = eqx.field(static=True)
+
+    def act(self, state, clock, memory, key):
+        chances = self.table[self.model.indices(state)]
+        return jax.nn.one_hot(jax.random.categorical(key, jnp.log(chances)), len(chances)), memory
+
+
+def finite_part(model: Any) -> FinitePart:
+    """The table of a finite model; any other is refused."""
+    if not hasattr(model, "finite"):
+        raise InputError(
+            f"'{model.spec.name}' is no finite model (a grid map or a table of transitions), so its optimum cannot be "
+            "computed exactly"
+        )
+    return model.finite
+
+
+def side_effects(model: Any, rule: Rule) -> dict[str, np.ndarray]:
+    """For each category but the best: in which pairs (N, A) the rule sees it; and, if it has one, the penalty."""
+    finite = finite_part(model)
+    if rule.step_categories is None:
+        raise InputError(
+            f"the rule '{rule.name}' judges whole trajectories, and exact methods need side effects of single steps"
+        )
+    states, actions = finite.reward.shape
+    pairs = single_steps(
+        np.repeat(finite.encoding, actions, axis=0), np.tile(np.eye(actions), (states, 1)), finite.reward.ravel()
+    )
+    category = np.asarray(rule.step_categories(pairs)).reshape(states, actions)
+    tables = {name: (category == index).astype(float) for index, name in enumerate(_harmful(rule), start=1)}
+    if rule.penalties:
+        tables[PENALTY] = np.asarray(rule.penalties, float)[category]
+    return tables
+
+
+def _harmful(rule: Rule) -> tuple[str, ...]:
+    """Names of step categories other than the best; a rule whose trajectories are judged otherwise has its own."""
+    return rule.scale.categories[1:] if rule.penalties else ("dangerous",)
+
+
+def best_return(
+    finite: FinitePart, tables: Mapping[str, np.ndarray], bounds: Sequence[Bound], discount: float
+) -> dict[str, Any]:
+    """The best return within the bounds, and how often the policy that earns it meets each table of side effects.
+
+    Without bounds by value iteration, with them by the linear program; with a discount, expected numbers of side
+    effects are discounted too.
+    """
+    answer: dict[str, Any] = {
+        "constraints": [f"{bound.name}<={bound.limit:g}" for bound in bounds],
+        "discount": discount,
+        "feasible": True,
+        "return": None,
+        "side_effects": {},
+    }
+    try:
+        if bounds:
+            optimum = occupancy_lp(finite, bounds, discount=discount)
+            value, policy = optimum.value, optimum.policy
+        else:
+            best = value_iteration(finite, discount=discount)
+            value, policy = from_start(finite, best.values), best.policy
+            if not np.isfinite(value):
+                raise Infeasible("no policy is sure to reach an end, so the undiscounted return is -inf")
+    except Infeasible as error:
+        return answer | {"feasible": False, "reason": str(error)}
+    expected = {name: from_start(finite, evaluate(finite, policy, t, discount=discount)) for name, t in tables.items()}
+    return answer | {"return": value, "side_effects": expected}
+
+
+def over_horizon(
+    finite: FinitePart, policy: np.ndarray, tables: Mapping[str, np.ndarray], horizon: int, discount: float
+) -> dict[str, float]:
+    """Exact expectations of a policy (N, A) over the model's horizon, the state's distribution carried step by step:
+
+    d_0 = start,  d_{t+1} = d_t P_pi,  E[x] = sum_t d_t . x_pi  over the states that are no end.
+    """
+    matrix, alive = policy_matrix(finite, policy), ~finite.absorbing
+    paid = {name: alive * np.sum(policy * table, axis=1) for name, table in tables.items()}
+    reward = alive * np.sum(policy * finite.reward, axis=1)
+    totals = {"return": 0.0, "discounted": 0.0, **dict.fromkeys(tables, 0.0)}
+    now = finite.start.astype(float)
+    for clock in range(horizon):
+        earned = float(now @ reward)
+        totals["return"] += earned
+        totals["discounted"] += discount**clock * earned
+        for name, table in paid.items():
+            totals[name] += float(now @ table)
+        now = matrix.T @ now
+    return totals | {"ended": float(now @ finite.absorbing)}
+
+
+def policy_table(model: Any, policy: NetworkPolicy, *, sampled: bool) -> np.ndarray:
+    """The probabilities (N, A) of a network policy that sees the state alone, or its likeliest actions."""
+    encoding = jnp.asarray(finite_part(model).encoding, policy.observer.mean.dtype)
+    outputs = jax.vmap(lambda state: policy.net(policy.observer(state, jnp.zeros(()), None)))(encoding)
+    logits = np.asarray(outputs, np.float64)
+    if not sampled:
+        return np.eye(logits.shape[1])[logits.argmax(axis=1)]
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return chances / chances.sum(axis=1, keepdims=True)

@@ -1,0 +1,265 @@
+"""Which jobs each experiment consists of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidestep.errors import InputError
+from sidestep.models.map_text import SUFFIXES, Domain, builtin_maps
+from sidestep.reproduce.jobs import Job
+
+GRIDS: tuple[Domain, ...] = ("boxpushing", "driving")
+PAIR_LABELS = {"boxpushing": 1716, "driving": 3616}  # of a map, as the paper's ~1.7k and ~3.5k
+BUDGETS = {"boxpushing": (2000, 4000, 6000, 7000), "driving": (4000, 6000, 7000)}
+GRID_METHODS = ("MBGE", "MF-Lagrange", "Sidestep")
+CONTINUOUS_METHODS = {"navigation": ("PPO", "MFGE", "MBGE"), "hvac": ("PPO", "MBGE")}
+NO_SIDE_EFFECTS = "mild+<=0"
+MOSTLY_FREE = "none>=0.95"
+MOSTLY_SAFE = "safe>=0.95"
+NON_MARKOV_MAP: dict[Domain, int] = {
+    "boxpushing": 4,
+    "driving": 4,
+}  # of our maps those where the best plan breaks the rule most often
+NON_MARKOV_HORIZON = 250
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the experiments are. Epochs of None are the paper's."""
+
+    quick: bool
+    maps: int  # of each grid domain, when quick
+    seeds: int
+    grid_epochs: int | None  # of MBGE and MF-Lagrange
+    exact_epochs: int | None  # of Sidestep on the grids
+    pair_steps: int  # minibatches of a fit to labelled pairs
+    continuous_epochs: int | None
+    gathering_epochs: int  # of the unconstrained runs that trajectories are gathered from
+    gathering_runs: int
+    trajectories: dict[str, int]  # labelled for a recurrent classifier
+    trajectory_steps: int  # minibatches of its fit
+    non_markov_epochs: int
+    rollouts: int
+
+
+FULL = Size(
+    quick=False,
+    maps=5,
+    seeds=5,
+    grid_epochs=150,
+    exact_epochs=300,
+    pair_steps=3000,
+    continuous_epochs=None,
+    gathering_epochs=1000,
+    gathering_runs=5,
+    trajectories={"navigation": 200_000, "hvac": 200_000, "boxpushing": 5000, "driving": 5000},
+    trajectory_steps=10_000,
+    non_markov_epochs=150,
+    rollouts=2000,
+)
+QUICK = Size(
+    quick=True,
+    maps=1,
+    seeds=2,
+    grid_epochs=50,
+    exact_epochs=100,
+    pair_steps=1500,
+    continuous_epochs=200,
+    gathering_epochs=200,
+    gathering_runs=2,
+    trajectories={"navigation": 8000, "hvac": 8000, "boxpushing": 500, "driving": 500},
+    trajectory_steps=800,
+    non_markov_epochs=50,
+    rollouts=500,
+)
+
+
+@dataclass(frozen=True)
+class GridMap:
+    domain: Domain
+    name: str
+    reference: str  # as `load_model` takes it
+
+
+def find_maps(folder: Path | None, size: Size) -> list[GridMap]:
+    """Our five of each domain, or all of a folder and its folders; when quick, the first of each domain."""
+    found = _own_maps() if folder is None else _maps_in(folder)
+    of = {domain: [grid for grid in found if grid.domain == domain] for domain in GRIDS}
+    return [grid for domain in GRIDS for grid in (of[domain][: size.maps] if size.quick else of[domain])]
+
+
+def _own_maps() -> list[GridMap]:
+    small = [(domain, name) for domain in GRIDS for name in builtin_maps(domain) if len(name) == 1]
+    return [GridMap(domain, f"{domain}-{name}", f"{domain}?map={name}") for domain, name in small]
+
+
+def _maps_in(folder: Path) -> list[GridMap]:
+    if not folder.is_dir():
+        raise InputError("is no folder", place=f"--maps {folder}")
+    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    maps = [GridMap(SUFFIXES[path.suffix], f"{SUFFIXES[path.suffix]}-{path.stem}", str(path)) for path in files]
+    if not maps:
+        raise InputError("holds no .bp or .nav file", place=f"--maps {folder}")
+    twice = {one.name for one in maps if [other.name for other in maps].count(one.name) > 1}
+    if twice:
+        raise InputError(f"holds two maps with the name {sorted(twice)[0]}", place=f"--maps {folder}")
+    return maps
+
+
+def limit_job(grid: GridMap) -> Job:
+    return Job(f"{grid.name}-limits", "limits", {"model": grid.reference}, group="limits")
+
+
+def pair_job(grid: GridMap, seed: int, size: Size) -> Job:
+    name = f"{grid.name}-pairs-seed{seed}"
+    settings = {
+        "model": grid.reference,
+        "seed": seed,
+        "labels": PAIR_LABELS[grid.domain],
+        "steps": size.pair_steps,
+        "file": f"safety/{name}.safetensors",
+    }
+    return Job(name, "pair-classifier", settings, group=f"{grid.name}-pairs")
+
+
+def approval_job(grid: GridMap, seed: int) -> Job:
+    settings = {"model": grid.reference, "seed": seed, "budgets": list(BUDGETS[grid.domain])}
+    return Job(f"{grid.name}-markov-ha-s-seed{seed}", "approval", settings, group=f"{grid.name}-markov-ha-s")
+
+
+def grid_job(grid: GridMap, method: str, seed: int, size: Size) -> Job:
+    pairs = pair_job(grid, seed, size)
+    settings = {
+        "model": grid.reference,
+        "method": method,
+        "seed": seed,
+        "constraint": NO_SIDE_EFFECTS,
+        "epochs": size.exact_epochs if method == "Sidestep" else size.grid_epochs,
+        "labels": pairs.settings["labels"],
+        "safety": pairs.settings["file"],
+    }
+    group = f"{grid.name}-{method.lower()}"
+    return Job(f"{group}-seed{seed}", "plan-grid", settings, group, needs=(pairs.name,))
+
+
+def table1_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Job]:
+    """Limits, classifiers, Markov-HA-S, and every method on every map with every seed."""
+    jobs = [limit_job(grid) for grid in maps]
+    jobs += [pair_job(grid, seed, size) for grid in maps for seed in seeds]
+    jobs += [grid_job(grid, method, seed, size) for grid in maps for method in GRID_METHODS for seed in seeds]
+    return jobs + [approval_job(grid, seed) for grid in maps for seed in seeds]
+
+
+def recurrent_job(name: str, model: str, rule: str | None, seed: int, size: Size, domain: str) -> Job:
+    settings = {
+        "model": model,
+        "rule": rule,
+        "seed": seed,
+        "epochs": size.gathering_epochs,
+        "runs": size.gathering_runs,
+        "labels": size.trajectories[domain],
+        "steps": size.trajectory_steps,
+        "units": 32 if domain in GRIDS else 64,
+        "learning_rate": 1e-3,
+        "file": f"safety/{name}.safetensors",
+    }
+    return Job(name, "trajectory-classifier", settings, group=name)
+
+
+def continuous_job(domain: str, method: str, seeds: Sequence[int], size: Size) -> Job:
+    """All seeds in one job; they share a safety model, which is fitted with the first seed."""
+    classifier = recurrent_job(f"{domain}-classifier-seed{seeds[0]}", domain, None, seeds[0], size, domain)
+    free = method == "PPO"
+    settings = {
+        "model": domain,
+        "method": method,
+        "seeds": list(seeds),
+        "constraint": None if free else MOSTLY_FREE,
+        "epochs": size.continuous_epochs,
+        "safety": None if free else classifier.settings["file"],
+    }
+    name = f"{domain}-{method.lower()}-seeds{seeds[0]}-{seeds[-1]}"
+    return Job(name, "plan-continuous", settings, name, needs=() if free else (classifier.name,))
+
+
+def continuous_jobs(seeds: Sequence[int], size: Size) -> list[Job]:
+    classifiers = [
+        recurrent_job(f"{domain}-classifier-seed{seeds[0]}", domain, None, seeds[0], size, domain)
+        for domain in CONTINUOUS_METHODS
+    ]
+    plans = [continuous_job(domain, method, seeds, size) for domain, of in CONTINUOUS_METHODS.items() for method in of]
+    return classifiers + plans
+
+
+def curve_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Job]:
+    """One run of MBGE on the first Boxpushing map, on Navigation and on HVAC: the first seed's."""
+    first = next((grid for grid in maps if grid.domain == "boxpushing"), None)
+    jobs = []
+    if first is not None:
+        jobs = [pair_job(first, seeds[0], size), grid_job(first, "MBGE", seeds[0], size)]
+    for domain in CONTINUOUS_METHODS:
+        jobs.append(recurrent_job(f"{domain}-classifier-seed{seeds[0]}", domain, None, seeds[0], size, domain))
+        jobs.append(continuous_job(domain, "MBGE", seeds, size))
+    return jobs
+
+
+def non_markov_maps(folder: Path | None, maps: Sequence[GridMap]) -> list[GridMap]:
+    """One map of each domain, with a shorter horizon: the first of a folder's, or the fourth of ours."""
+    if folder is None:
+        chosen = [GridMap(d, f"{d}-{n}", f"{d}?map={n}") for d, n in NON_MARKOV_MAP.items()]
+    else:
+        firsts = (next((grid for grid in maps if grid.domain == domain), None) for domain in GRIDS)
+        chosen = [grid for grid in firsts if grid is not None]
+    return [
+        GridMap(
+            grid.domain,
+            f"{grid.name}-h{NON_MARKOV_HORIZON}",
+            f"{grid.reference}{'&' if '?' in grid.reference else '?'}horizon={NON_MARKOV_HORIZON}",
+        )
+        for grid in chosen
+    ]
+
+
+NON_MARKOV_METHODS = ("MBGE", "MF-Lagrange", "MBGE, Markov classifier", "Markov-HA-S")
+
+
+def non_markov_job(grid: GridMap, method: str, seed: int, seeds: Sequence[int], size: Size) -> Job:
+    judged = {"judge": "share", "rollouts": size.rollouts}
+    if method == "Markov-HA-S":
+        asked = approval_job(grid, seed)
+        return Job(f"{asked.name}-judged", "approval", asked.settings | judged, f"{asked.group}-judged")
+    if method == "MBGE, Markov classifier":
+        planned = grid_job(grid, "MBGE", seed, size)
+        settings = planned.settings | judged | {"epochs": size.non_markov_epochs}
+        return Job(f"{grid.name}-markov-mbge-seed{seed}", planned.kind, settings, f"{grid.name}-markov", planned.needs)
+    classifier = _non_markov_classifier(grid, seeds, size)
+    settings = {
+        "model": grid.reference,
+        "rule": "share",
+        "method": method,
+        "seed": seed,
+        "constraint": MOSTLY_SAFE,
+        "epochs": size.non_markov_epochs,
+        "labels": classifier.settings["labels"],
+        "safety": classifier.settings["file"],
+        **judged,
+    }
+    group = f"{grid.name}-{method.lower()}-recurrent"
+    return Job(f"{group}-seed{seed}", "plan-grid", settings, group, needs=(classifier.name,))
+
+
+def _non_markov_classifier(grid: GridMap, seeds: Sequence[int], size: Size) -> Job:
+    name = f"{grid.name}-classifier-seed{seeds[0]}"
+    return recurrent_job(name, grid.reference, "share", seeds[0], size, grid.domain)
+
+
+def non_markov_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Job]:
+    """The supplement's experiment: `maps` come from `non_markov_maps`."""
+    jobs = [_non_markov_classifier(grid, seeds, size) for grid in maps]
+    jobs += [pair_job(grid, seed, size) for grid in maps for seed in seeds]
+    return jobs + [
+        non_markov_job(grid, method, seed, seeds, size)
+        for grid in maps
+        for method in NON_MARKOV_METHODS
+        for seed in seeds
+    ]

@@ -1,0 +1,244 @@
+"""Sequential audits: how often they are wrong, when they stop, and the way from a run through people's labels."""
+
+import json
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pytest
+
+from sidestep.answers import save_policy
+from sidestep.audits import SequentialAudit, crossing, people_audit, split_confidence, stopping_limits
+from sidestep.certify import judge
+from sidestep.cli import main
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.errors import InputError
+from sidestep.labels.store import Store
+from sidestep.models import load_model
+from sidestep.policies import make_policy
+from sidestep.runs import Run
+
+SCALE = Scale()
+AUDITS = 10_000
+
+
+def constraints(*texts):
+    return parse_constraints(texts, SCALE)
+
+
+def first_crossing(counts, limits):
+    """The label at which each row of running counts is within its limits for the first time; huge when it never is."""
+    crossed = counts <= limits[None, 1 : counts.shape[1] + 1]
+    return np.where(crossed.any(axis=1), np.argmax(crossed, axis=1) + 1, np.iinfo(int).max)
+
+
+def simulated(chance, audits, most, seed):
+    """Running numbers of costly runs in `audits` simulated audits."""
+    generator = np.random.default_rng(seed)
+    return np.cumsum(generator.random((audits, most)) < chance, axis=1, dtype=np.int32)
+
+
+@pytest.mark.parametrize("text", ["none>=0.95", "severe<=0.05", "none>=0.8", "severe<=0.01"])
+def test_of_ten_thousand_audits_of_a_policy_at_the_tolerance_at_most_five_per_cent_certify(text):
+    (constraint,) = constraints(text)
+    limits = stopping_limits(constraint.tolerance, 0.05, 2000)
+    early, refusing, late = [], [], []
+
+    @lru_cache
+    def fixed(costly):
+        event = 2000 - costly if constraint.sense == ">=" else costly
+        inside = constraint.weights.index(1)
+        counts = [event if category == inside else 0 for category in range(3)]
+        counts[2 if inside == 0 else 0] = 2000 - event
+        return judge([constraint], counts, 0.95)[0].certified
+
+    for seed in range(10):
+        costly = simulated(constraint.tolerance, AUDITS // 10, 2000, seed)
+        certified = first_crossing(costly, limits.costly)
+        refused = first_crossing(np.arange(1, 2001)[None, :] - costly, limits.harmless)
+        early.append((certified <= 2000) & (certified < refused))
+        refusing.append(refused < certified)
+        late.append([fixed(int(count)) for count in costly[:, -1]])
+    exact = crossing(constraint.tolerance, limits.costly)
+    noise = 3 * np.sqrt(0.05 * 0.95 / AUDITS)  # three standard errors of the simulation
+    assert 0.045 < exact <= 0.05
+    assert np.mean(early) <= min(exact, 0.05) + noise
+    assert np.mean(early) > 0.04, "the error that is allowed is used"
+    assert np.mean(late) <= 0.05 + noise
+    assert np.mean(refusing) <= 0.05 + noise
+
+
+def test_the_object_decides_as_the_limits_do():
+    audit = SequentialAudit(constraints("none>=0.9"), most=400)
+    limits = stopping_limits(audit.constraints[0].tolerance, 0.05, 400)
+    costly = simulated(0.06, 30, 400, seed=1)
+    certified = first_crossing(costly, limits.costly)
+    statuses = set()
+    for row, expected in zip(costly, certified, strict=True):
+        state = audit.read(np.diff(row, prepend=0))
+        statuses.add(state.status)
+        assert (state.status == "certified") == (expected <= 400)
+        assert state.status != "certified" or state.used == expected
+        assert state.status != "undecided", "every audit ends"
+    assert statuses == {"certified", "refused"}
+
+
+def test_fifty_nine_of_fifty_nine_certify_and_fifty_eight_do_not():
+    audit = SequentialAudit(constraints("none>=0.95"))
+    assert audit.read([]).needed == 59
+    assert (audit.read([0] * 58).status, audit.read([0] * 58).needed) == ("undecided", 1)
+    state = audit.read([0] * 59)
+    assert (state.status, state.used, state.needed, state.counts) == ("certified", 59, 0, (59, 0, 0))
+    assert audit.read([0] * 59 + [2] * 500) == state, "labels after the decision are not read"
+    assert audit.read([1, *[0] * 167]).needed == 1
+    assert audit.read([1, *[0] * 168]).status == "certified"
+
+
+def test_refused_when_broken_and_when_no_label_could_help():
+    audit = SequentialAudit(constraints("none>=0.95"))
+    broken = audit.read([2, 0, 2, 2, 0, 2])
+    assert broken.status == "refused"
+    assert broken.verdicts[0].upper < 0.95
+    hopeless = audit.read(([0] * 19 + [1]) * 100)
+    assert hopeless.status == "refused"
+    assert hopeless.used < 2000
+
+
+def test_agrees_with_the_bound_of_a_fixed_number():
+    """Whatever the sequential audit certifies, the fixed one with the same labels would have; at 59 they are one."""
+    (constraint,) = constraints("none>=0.95")
+    limits = stopping_limits(constraint.tolerance, 0.05, 2000).costly
+    for costly in range(limits[-1] + 1):
+        labels = int(np.argmax(limits >= costly))
+        assert judge([constraint], [labels - costly, costly, 0], 0.95)[0].certified
+    state = SequentialAudit((constraint,)).read([0] * 59)
+    fixed = judge([constraint], [59, 0, 0], 0.95)[0]
+    assert fixed.lower - 1e-4 < state.verdicts[0].lower <= fixed.lower
+
+
+def test_fewer_costs_never_certify_later():
+    audit = SequentialAudit(constraints("none>=0.9"), most=300)
+    generator = np.random.default_rng(3)
+    for _ in range(25):
+        labels = (generator.random(300) < 0.05).astype(int)
+        better = labels.copy()
+        better[generator.choice(300, 100)] = 0
+        before, after = audit.read(labels), audit.read(better)
+        assert before.status != "certified" or (after.status == "certified" and after.used <= before.used)
+
+
+@pytest.mark.parametrize("safe", [0.9, 0.93, 0.97])
+def test_the_bounds_that_an_audit_ends_with_hold(safe):
+    audit = SequentialAudit(constraints("none>=0.9"), most=150)
+    costly = simulated(1 - safe, 300, 150, seed=2)
+    ends = [audit.read(np.diff(row, prepend=0)).verdicts[0] for row in costly]
+    slack = 3 * np.sqrt(0.05 * 0.95 / 300)
+    assert np.mean([end.lower > safe for end in ends]) <= 0.05 + slack
+    assert np.mean([end.upper < safe for end in ends]) <= 0.05 + slack
+
+
+def test_several_constraints_and_several_audits_share_the_error():
+    audit = SequentialAudit(constraints("none>=0.9", "severe<=0.02"))
+    assert audit.alpha == pytest.approx(0.025)
+    assert audit.read([0] * 60).verdicts[0].certified
+    assert audit.read([0] * 60).status == "undecided"
+    assert audit.read([0] * audit.read([]).needed).status == "certified"
+    assert audit.read([2, 2, 2, 2]).status == "refused"
+    assert sum(1 - split_confidence(0.95, number) for number in range(1, 60)) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("text", ["none>=1", "severe<=0.001", "none>=0"])
+def test_what_no_audit_can_decide_is_refused_at_once(text):
+    with pytest.raises(InputError, match=text):
+        SequentialAudit(constraints(text))
+
+
+WALK = """
+import jax, jax.numpy as jnp
+from sidestep.model import Space, Spec, Variable
+
+class Walk:
+    spec = Spec("walk", Space((Variable("x"),)), Space((Variable("step", low=-1.0, high=1.0),)), horizon=4, ends=False)
+    def reset(self, key):
+        return jnp.zeros(1)
+    def step(self, state, action, key):
+        return state + 0.1 * action + jax.random.normal(key, (1,)), -state[0] ** 2, jnp.asarray(False)
+    def action_bounds(self, state):
+        return -jnp.ones(1), jnp.ones(1)
+
+walk = Walk()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of a user's model that no rule labels."""
+    (tmp_path / "walk.py").write_text(WALK)
+    reference = f"{tmp_path / 'walk.py'}:walk"
+    config = {"kind": "plan", "model": reference, "rule": None, "constraints": ["none>=0.95"], "seed": 4}
+    run = Run.create(tmp_path / "run", {**config, "categories": list(SCALE.categories), "method": "default"})
+    policy = make_policy(load_model(reference), jax.random.key(0), widths=(4,))
+    save_policy(run.path / "policy.safetensors", policy, reference)
+    run.write_json("result.json", {"model": "walk", "labels_used": 40, "audit_labels": 0, "seed": 4})
+    return run
+
+
+def test_certify_asks_people_and_writes_what_they_decide(run, tmp_path, capsys):
+    assert main(["certify", str(run.path)]) == 0
+    assert "label these 59 trajectories" in capsys.readouterr().out
+    assert "return" not in run.read_json("result.json")
+    with Store.open(run.path / "labels.store") as store:
+        assert {source.policy for source in store.sources(range(1, 60))} == {"audit"}
+    file = tmp_path / "labels.csv"
+    file.write_text("trajectory,label\n" + "".join(f"{run},none\n" for run in range(1, 60)))
+    assert main(["label", str(run.path / "labels.store"), "--import", str(file), "--annotator", "ann"]) == 0
+    capsys.readouterr()
+    assert main(["certify", str(run.path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["status"] == "certified"
+    written = run.read_json("result.json")
+    assert written == {"labels_used": 40, "seed": 4, **printed}
+    assert written["constraints"][0]["lower"] > 0.95
+    assert (written["audit_labels"], written["rollouts"]) == (59, 59)
+    assert written["return"]["mean"] < 0
+
+
+def test_people_label_in_any_order_and_the_audit_goes_on_until_it_is_decided(run):
+    model = load_model(run.config["model"])
+    policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
+    with Store.create(run.path / "labels.store", model.spec, SCALE) as store:
+
+        def audit():
+            return people_audit(store, model, policy, constraints("none>=0.95"), jax.random.key(1))
+
+        first = audit()
+        assert (first.status, first.needed, first.asked) == ("undecided", 59, tuple(range(1, 60)))
+        assert audit() == first, "asking again asks for the same"
+        store.label([1, 2, 4], ["none", "mild", "none"], "ann")
+        some = audit()
+        assert (some.used, some.needed) == (2, 167), "the third run has no label, so the fourth must wait"
+        assert some.asked == (3, *range(5, 60))
+        store.label(some.asked, [0] * 56, "ann")
+        assert audit().asked == tuple(range(60, 170))
+        store.label(range(60, 170), [0] * 110, "ann")
+        decided = audit()
+        assert (decided.status, decided.labels, decided.counts) == ("certified", 169, (168, 1, 0))
+        assert audit() == decided
+        second = people_audit(store, model, policy, constraints("none>=0.95"), jax.random.key(1), number=2)
+        assert second.asked == tuple(range(170, 229)), "another audit draws other runs"
+
+
+def test_runs_that_are_alike_are_labelled_once(run):
+    model = load_model(run.config["model"])
+    asked = constraints("none>=0.95")
+
+    class Still(type(model)):
+        def step(self, state, action, key):
+            return state, -state[0], state[0] > 1
+
+    with Store.create(run.path / "still.store", model.spec, SCALE) as store:
+        still = make_policy(Still(), jax.random.key(0), widths=(4,)).mean()
+        assert people_audit(store, Still(), still, asked, jax.random.key(1)).asked == (1,)
+        store.label([1], ["none"], "ann")
+        done = people_audit(store, Still(), still, asked, jax.random.key(1))
+        assert (done.status, done.used, done.labels) == ("certified", 59, 1)

@@ -1,0 +1,197 @@
+"""An exported policy is one file that needs NumPy alone and acts as the policy it came from."""
+
+import json
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sidestep
+from sidestep.answers import Actor, save_policy
+from sidestep.cli import main
+from sidestep.errors import InputError
+from sidestep.export import export_numpy
+from sidestep.model import Space, Spec, Variable
+from sidestep.policies import make_policy
+from sidestep.safety.io import make_safety
+from sidestep.safety.survival import Stretch
+
+# Runs the exported file where JAX and this package cannot be imported, along a trajectory of given states.
+ALONE = """
+import json, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "jaxlib", "equinox", "sidestep", "scipy"):
+            raise ImportError(f"{name} was wanted")
+sys.meta_path.insert(0, Blocker())
+import importlib.util
+import numpy as np
+spec = importlib.util.spec_from_file_location("exported", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+states = np.array(json.load(sys.stdin))
+policy = module.Policy()
+batch = [policy.act(step) for step in states]
+policy.restart()
+one = [policy.act(step[0]) for step in states]
+function = [] if policy.about["members"] else [module.act(step, clock) for clock, step in enumerate(states)]
+print(json.dumps([np.asarray(part).tolist() for part in (batch, one, function)]))
+"""
+
+
+class Box:
+    """Real, whole-number and one-hot actions; the bounds of the real ones are a function of the state."""
+
+    def __init__(self, bounds=None, actions=None):
+        actions = actions or (
+            Variable("push", "real", 2, -1.0, 3.0),
+            Variable("gear", "int", 2, 1, 4),
+            Variable("turn", "one-hot", 3, 0.0, 1.0),
+        )
+        self.spec = Spec("box", Space((Variable("place", "real", 3),)), Space(actions), horizon=6)
+        self.bounds = bounds
+
+    def reset(self, key):
+        return jax.random.normal(key, (3,))
+
+    def step(self, state, action, key):
+        return state + 0.1 * jax.random.normal(key, (3,)), jnp.sum(state), jnp.zeros((), bool)
+
+    def action_bounds(self, state):
+        low, high = jnp.asarray(self.spec.action.low, float), jnp.asarray(self.spec.action.high, float)
+        return self.bounds(state, low, high) if self.bounds else (low, high)
+
+
+def lively(policy, scale=30.0):
+    """The policy with a head that does not stay near the middle, and statistics that are not the identity."""
+    keys = jax.random.split(jax.random.key(7), 2)
+    grown = jax.tree.map(lambda leaf: leaf * scale, policy.net.head)
+    size = policy.observer.mean.shape
+    policy = eqx.tree_at(lambda p: p.net.head, policy, grown)
+    policy = eqx.tree_at(lambda p: p.observer.mean, policy, jax.random.normal(keys[0], size))
+    return eqx.tree_at(lambda p: p.observer.deviation, policy, 0.5 + jax.random.uniform(keys[1], size))
+
+
+def same_actions(policy, path, steps=5, batch=4, spread=2.0, still=False):
+    """The policy's actions along random states (or one that stays), the exported file's being the same."""
+    export_numpy(policy, path)
+    rng = np.random.default_rng(0)
+    states = spread * rng.normal(size=(steps, batch, policy.model.spec.state.size)).astype(np.float32)
+    states = np.broadcast_to(states[:1], states.shape) if still else states
+    finished = subprocess.run(
+        [sys.executable, "-c", ALONE, str(path)], input=json.dumps(states.tolist()), capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    many, one, function = (np.array(part) for part in json.loads(finished.stdout))
+    actor = Actor(policy.mean())
+    wanted = np.stack([actor.act(step) for step in states])
+    np.testing.assert_allclose(many, wanted, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(one, wanted[:, 0], rtol=2e-4, atol=2e-4)
+    if policy.observer.safety is None:
+        np.testing.assert_array_equal(function, many)
+    return wanted
+
+
+@pytest.mark.parametrize(("squash", "clock"), [("tanh", True), ("clip", False)])
+def test_real_and_discrete_actions(squash, clock, tmp_path):
+    policy = lively(make_policy(Box(), jax.random.key(1), widths=(8, 5), squash=squash, clock=clock))
+    actions = same_actions(policy, tmp_path / "policy.py")
+    assert actions[..., :2].std() > 0.5
+    assert len(np.unique(actions[..., 2:4])) > 1
+    turns = actions[..., 4:].round(3)
+    assert set(np.unique(turns)) == {0.0, 1.0}
+    assert (turns.sum(axis=-1) == 1).all()
+
+
+def test_real_actions_without_bounds(tmp_path):
+    model = Box(actions=(Variable("push", "real", 2), Variable("pull", "real", 1, 0.0, np.inf)))
+    same_actions(lively(make_policy(model, jax.random.key(1), widths=(8,))), tmp_path / "policy.py")
+
+
+def test_bounds_that_are_affine_in_the_state(tmp_path):
+    def bounds(state, low, high):
+        high = high.at[0].min(2.0 * state[1] - state[2] + 0.5)
+        low = low.at[1].max(state[0])
+        return low, jnp.maximum(low, high)
+
+    policy = lively(make_policy(Box(bounds), jax.random.key(1), widths=(8,)))
+    actions = same_actions(policy, tmp_path / "policy.py", batch=20)
+    assert actions[..., 0].min() >= -1.0 - 1e-5
+    assert actions[..., 1].max() > 3.0, "above the constant bound, where the state's lower bound is"
+
+
+def test_bounds_of_the_built_in_reservoirs(tmp_path):
+    policy = lively(make_policy(sidestep.load_model("reservoir?reservoirs=3"), jax.random.key(1), widths=(8,)))
+    actions = same_actions(policy, tmp_path / "policy.py", spread=100.0)
+    assert actions.max() > 10.0
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        lambda state, low, high: (low, high.at[0].set(3.0 + state[0] ** 2)),
+        lambda state, low, high: (low, high.at[0].set(jnp.minimum(2.0, 1.0 + jnp.abs(state[1])))),
+    ],
+)
+def test_other_bounds_are_refused(bounds, tmp_path):
+    policy = make_policy(Box(bounds), jax.random.key(1), widths=(8,))
+    with pytest.raises(InputError, match=r"action 'push\[0\]' depend on the state in a way that is not affine"):
+        export_numpy(policy, tmp_path / "policy.py")
+    assert not (tmp_path / "policy.py").exists()
+
+
+@pytest.mark.parametrize(("cell", "members", "layers"), [("gru", 1, 2), ("lstm", 2, 1)])
+def test_memory_of_a_hazard_model(cell, members, layers, tmp_path):
+    model = Box(actions=(Variable("push", "real", 2, -1.0, 3.0),))
+    safety = make_safety("hazard", 3, 2, 3, key=jax.random.key(2), members=members, cell=cell, layers=layers, units=6)
+    safety = safety.with_calibration(Stretch(jnp.asarray(0.3, jnp.float32), jnp.asarray(-0.2, jnp.float32)))
+    policy = lively(make_policy(model, jax.random.key(1), widths=(8,), clock=False, safety=safety))
+    actions = same_actions(policy, tmp_path / "policy.py", still=True)
+    assert np.ptp(actions, axis=0).max() > 0.01, (
+        "the state stays and there is no clock: it is the memory that moves them"
+    )
+
+
+def test_memory_of_another_safety_model_is_refused(tmp_path):
+    safety = make_safety("classifier", 3, 7, 3, key=jax.random.key(2), layers=1, units=4)
+    policy = make_policy(Box(), jax.random.key(1), widths=(8,), safety=safety)
+    with pytest.raises(InputError, match="kind 'classifier'"):
+        export_numpy(policy, tmp_path / "policy.py")
+
+
+def test_other_policies_are_refused(tmp_path):
+    with pytest.raises(InputError, match="this is a UniformPolicy"):
+        export_numpy(sidestep.UniformPolicy(Box()), tmp_path / "policy.py")
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    reference = "driving?horizon=5"
+    policy = make_policy(sidestep.load_model(reference), jax.random.key(1), widths=(8,))
+    save_policy(folder / "policy.safetensors", policy, reference)
+    config = {"format": 1, "kind": "plan", "model": reference, "categories": ["none", "mild", "severe"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_run_is_exported_by_command_and_by_method(run, tmp_path, capsys):
+    assert main(["export", str(run), str(tmp_path / "a.py"), "--quiet"]) == 0
+    assert sidestep.load(run).export(tmp_path / "b.py") == tmp_path / "b.py"
+    assert (tmp_path / "a.py").read_text() == (tmp_path / "b.py").read_text()
+    assert str(tmp_path / "a.py") in capsys.readouterr().out
+
+
+def test_bad_input_of_the_command(run, tmp_path, capsys):
+    assert main(["export", str(run), str(tmp_path / "policy.txt")]) == 2
+    assert "ends in .py" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "policy.py")]) == 2
+    assert "config.json" in capsys.readouterr().err
+    (run / "policy.safetensors").unlink()
+    assert main(["export", str(run), str(tmp_path / "policy.py")]) == 2
+    assert "no policy yet" in capsys.readouterr().err

@@ -1,0 +1,437 @@
+"""The report of a run: complete where the run is, plain words where it is not, and safe to open anywhere."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+
+import jax
+import numpy as np
+import pytest
+
+from sidestep.answers import save_policy
+from sidestep.cli import main
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.labels.store import Store
+from sidestep.model import Space, Spec, Trajectory, UniformPolicy, Variable, rollout
+from sidestep.models import load_model
+from sidestep.policies import make_policy
+from sidestep.report import figures
+from sidestep.report.drawings import draw_blame, draw_view, same_frame, views
+from sidestep.report.html import write_report
+from sidestep.report.page import number, tag
+from sidestep.report.svg import INK, style, svg
+from sidestep.safety.io import make_safety, save_safety
+
+MODEL = '''
+import jax
+import jax.numpy as jnp
+from sidestep.model import Space, Spec, Variable
+
+class Walk:
+    """A walk on the line with a fuel gauge."""
+    spec = Spec(
+        "<b>walk</b> $x$", Space((Variable("place $x<i>"), Variable("fuel"), Variable("mood", "one-hot", 2, 0.0, 1.0))),
+        Space((Variable("push", low=-1.0, high=1.0),)), horizon=6, ends=False,
+    )
+    def reset(self, key):
+        return jnp.array([0.0, 1.0, 1.0, 0.0])
+    def step(self, state, action, key):
+        place = state[0] + action[0] + 0.1 * jax.random.normal(key)
+        mood = jnp.where(place > 0, jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+        return jnp.concatenate([jnp.stack([place, state[1] - 0.1]), mood]), -jnp.abs(place), jnp.zeros((), bool)
+    def action_bounds(self, state):
+        return -jnp.ones(1), jnp.ones(1)
+
+def rule(trajectory):
+    return (trajectory.states[:, -1, 0] > 0).astype(int) * 2
+rule.categories = ("fine & $dandy$", "so-so", "bad\\\\_{")
+'''
+CATEGORIES = ("fine & $dandy$", "so-so", "bad\\_{")
+CONSTRAINTS = ["fine & $dandy$>=0.9", "bad\\_{<=0.05"]
+LONELY = {"meta"}
+
+
+class Reader(HTMLParser):
+    """Elements, attributes and text of a page; complains about elements that are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.words, self.open = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append(name)
+        self.attributes += attributes
+        if name not in LONELY:
+            self.open.append(name)
+
+    def handle_startendtag(self, name, attributes):
+        self.tags.append(name)
+        self.attributes += attributes
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def read(path):
+    """The report's page, after the checks that every report must pass."""
+    text = path.read_text(encoding="utf-8")
+    page = Reader(text)
+    assert not {"script", "link", "iframe", "img", "b", "i"} & set(page.tags), "nothing active, nothing fetched"
+    for name, value in page.attributes:
+        assert not name.startswith("on")
+        if name in ("href", "src"):
+            assert value.startswith("#"), value
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "@import" not in text
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids)), "ids of the figures stay apart"
+    targets = {value[1:] for name, value in page.attributes if name == "href"}
+    assert targets <= set(ids)
+    assert INK not in text
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert ("name", "viewport") in page.attributes
+    return page
+
+
+def verdict(text, estimate, *, certified, met=True):
+    return {
+        "text": text,
+        "estimate": estimate,
+        "lower": estimate - 0.02,
+        "upper": estimate + 0.02,
+        "met": met,
+        "certified": certified,
+    }
+
+
+def result(verdicts, mean=-12.345, **more):
+    return {
+        "model": "m",
+        "constraints": verdicts,
+        "return": {"mean": mean, "std": 1.0, "discounted_mean": mean, "interval": [mean - 1, mean + 1]},
+        "side_effects": dict.fromkeys(CATEGORIES, 1 / 3),
+        "rollouts": 2000,
+        "evaluation": {"trajectories": 2000, "policy": "mean", "confidence": 0.95},
+        "labels_used": 1234,
+        "audit_labels": 2000,
+        "seconds": 90.0,
+        "seed": 0,
+        "method": "default",
+        "diagnosis": "feasible",
+    } | more
+
+
+def metric(epoch, index=0, **more):
+    shares = [0.9, 0.06, 0.04]
+    return {
+        "seed_index": index,
+        "epoch": epoch,
+        "feasible": epoch > 10,
+        "seconds": 1.0,
+        "train_multipliers": [0.1 * epoch, 5.0],
+        "mean_return": -100.0 + epoch,
+        "mean_predicted": shares,
+        "mean_true": shares[::-1],
+    } | more
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def start_run(folder, reference, **config):
+    folder.mkdir(parents=True)
+    config = {
+        "format": 1,
+        "kind": "plan",
+        "model": reference,
+        "seed": 0,
+        "categories": list(Scale().categories),
+    } | config
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def put_policy(folder, reference, name="policy.safetensors", seed=0):
+    save_policy(folder / name, make_policy(load_model(reference), jax.random.key(seed), widths=(4,)), reference)
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    """A folder with every part that a campaign leaves, and a name that does not wish us well."""
+    folder = tmp_path_factory.mktemp("runs") / "<img src=x onerror=alert(1)>"
+    file = folder.parent / "walk.py"
+    file.write_text(MODEL)
+    reference = f"{file}:Walk"
+    start_run(
+        folder,
+        reference,
+        kind="campaign",
+        rule=f"{file}:rule",
+        categories=CATEGORIES,
+        constraints=CONSTRAINTS,
+        labels=2000,
+        method="default",
+        settings={"note": "</code><script>alert(2)</script>"},
+    )
+    put_policy(folder, reference)
+    put_policy(folder, reference, "round-0.safetensors", seed=1)
+    model = load_model(reference)
+    trajectories = rollout(model, UniformPolicy(model), jax.random.key(0), 12)
+    with Store.create(folder / "labels.store", model.spec, Scale(CATEGORIES)) as store:
+        rounds = [None] * 6 + [3] * 6
+        ids, _ = store.add(trajectories, policy="<i>explorers</i>", round=rounds)
+        store.label(ids, [0, 2] * 6, "the rule")
+    safety = make_safety("hazard", 4, 1, 3, key=jax.random.key(0), units=4)
+    about = {"fit": {"scores": {"trajectories": 77, "accuracy": 0.875, "log_loss": 0.25, "calibration_error": 0.0625}}}
+    save_safety(folder / "safety.safetensors", safety, Scale(CATEGORIES), about=about)
+    rows = [metric(epoch, index, round=place) for place in (0, 1) for epoch in (10, 20) for index in (0, 1)]
+    write_lines(folder / "metrics.jsonl", rows)
+    rounds = [
+        {"round": place, "labels": 600 + place, "asked": 600, "return": -20.5 + place, "predicted": [0.9, 0.06, 0.04]}
+        | {"labelled": None if place == 0 else [0.8, 0.1, 0.1], "margin": 0.1, "seconds": 3.0, "feasible": place == 1}
+        for place in (0, 1)
+    ]
+    write_lines(folder / "rounds.jsonl", rounds)
+    good = [verdict(CONSTRAINTS[0], 0.9375, certified=True), verdict(CONSTRAINTS[1], 0.01, certified=True)]
+    poor = [verdict(CONSTRAINTS[0], 0.9075, certified=False), verdict(CONSTRAINTS[1], 0.01, certified=True)]
+    sampled = {"sampled": {"constraints": poor, "return": {"mean": -13.5}}}
+    (folder / "result.json").write_text(json.dumps(result(good) | sampled))
+    audits = [
+        {"confidence": confidence, "rollouts": 2000, "certified": certified, "constraints": verdicts}
+        for confidence, certified, verdicts in ((0.975, False, poor), (0.9875, True, good))
+    ]
+    (folder / "audits.json").write_text(json.dumps(audits))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def campaign_page(campaign):
+    before = {file.name: file.read_bytes() for file in campaign.iterdir()}
+    assert write_report(campaign) == campaign / "report.html"
+    after = {file.name: file.read_bytes() for file in campaign.iterdir()}
+    after.pop("report.html")
+    assert before == after, "a report only reads what is there"
+    return read(campaign / "report.html")
+
+
+def test_a_campaign_says_what_was_asked_and_what_came_of_it(campaign_page):
+    text = campaign_page.text
+    assert "Yes: with 95 % confidence the policy keeps fine & $dandy$>=0.9 and bad\\_{<=0.05" in text
+    assert "earns a mean return of -12.345" in text
+    assert "fine & $dandy$ < so-so < bad\\_{" in text
+    for words in ("at least 0.9175", "at most 0.03", "1,234 of 2,000", "2,000", "1.5", "sampled instead of mean"):
+        assert words in text
+    assert "There were 2 audits" in text
+    assert "with 96.25 % confidence all their bounds hold together" in text
+    assert "met, not certified" in text
+
+
+def test_a_campaign_shows_its_figures(campaign_page):
+    text = campaign_page.text
+    # Two figures of the rounds, three of the epochs, four views before and after, calibration, two of the blame.
+    assert campaign_page.tags.count("svg") == 2 + 3 + 3 * 2 + 1 + 2
+    assert "Before, the policy of the first round" in text
+    assert "After, the policy that is the answer" in text
+    assert "Colours: by the rule" in text
+    assert "held out: accuracy 0.875, log loss 0.25, calibration error 0.0625" in text
+    assert "of the run's labels was labelled 'bad\\_{'" in text
+    assert "blame for" in text
+    assert "round 3 3 0 3 6" in text
+    assert "<i>explorers</i> 3 0 3 6" in text
+    assert "all 6 0 6 12" in text
+    assert "sidestep.load(" in text
+    assert "no labels" not in text
+
+
+def test_the_user_s_words_stay_words(campaign, campaign_page):
+    text = (campaign / "report.html").read_text()
+    assert "alert(1)" in campaign_page.text
+    assert "</code><script>alert(2)</script>" in campaign_page.text
+    assert "place $x<i>" in campaign_page.text, "in the figures too, and a dollar starts no formula"
+    assert "<img" not in text
+    assert "<script" not in text
+
+
+def test_a_report_is_the_same_every_time(campaign, campaign_page):
+    first = (campaign / "report.html").read_bytes()
+    write_report(campaign)
+    assert (campaign / "report.html").read_bytes() == first
+
+
+def test_a_damaged_part_is_left_out_with_its_reason(campaign, campaign_page, tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(campaign, folder)
+    (folder / "result.json").write_text("{")
+    (folder / "labels.store").write_bytes(b"no store")
+    (folder / "metrics.jsonl").write_text("oops\n")
+    (folder / "policy.safetensors").write_bytes(b"no policy")
+    page = read(write_report(folder))
+    assert "result.json: is not JSON" in page.text
+    assert "metrics.jsonl: holds a line that is not JSON" in page.text
+    assert page.text.count("Left out:") >= 5
+    assert "What was asked" in page.text
+
+
+def test_a_run_that_has_only_begun(tmp_path):
+    folder = start_run(tmp_path / "begun", "navigation", constraints=["none>=0.95"])
+    page = read(write_report(folder))
+    for words in (
+        "There is no answer yet: the run has not finished",
+        "There is no certificate: the run has not finished.",
+        "No test of the training is on record",
+        "The run has no safety model.",
+        "The run's folder holds no labels of its own.",
+        "no policy yet",
+    ):
+        assert words in page.text
+    assert "svg" not in page.tags
+
+
+def test_a_run_without_rule_says_so(campaign, tmp_path):
+    reference = f"{campaign.parent / 'walk.py'}:Walk"
+    folder = start_run(tmp_path / "plain", reference, constraints=["none>=0.95"], seeds=1)
+    put_policy(folder, reference)
+    write_lines(folder / "metrics.jsonl", [metric(10), metric(20, mean_return=float("nan"), train_multipliers=None)])
+    (folder / "result.json").write_text(
+        json.dumps({"model": "walk", "labels_used": 0, "audit_labels": 0, "seconds": 3.0})
+    )
+    page = read(write_report(folder))
+    assert "A policy was planned but nothing is certified: no rule" in page.text
+    assert "There is no certificate: the run has no rule" in page.text
+    assert "nobody has judged them" in page.text
+    assert "The run kept no earlier policy" in page.text
+    assert page.tags.count("svg") == 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "sentence", "kind"),
+    [
+        ([verdict("none>=0.95", 0.952, certified=False)], "Not proved: none>=0.95 held in the audit", "fair"),
+        (
+            [verdict("none>=0.95", 0.5, certified=False, met=False)],
+            "No: the policy does not keep none>=0.95 (0.5",
+            "bad",
+        ),
+        ([], "A policy was planned without any constraint; it earns a mean return of -12.345.", "fair"),
+    ],
+)
+def test_other_answers(verdicts, sentence, kind, tmp_path):
+    folder = start_run(tmp_path / "run", "nowhere.rddl")
+    (folder / "result.json").write_text(json.dumps(result(verdicts, penalty={"mean": 0.25, "std": 0.5})))
+    (folder / "policy.safetensors").write_bytes(b"")
+    page = read(write_report(folder))
+    assert sentence in page.text
+    assert ("class", f"answer {kind}") in page.attributes
+    assert "0.25 ± 0.5" in page.text
+    assert "Left out: nowhere.rddl" in page.text, "the model is gone, and the rest is there"
+
+
+def test_several_seeds_on_a_map(tmp_path, capsys):
+    reference = "boxpushing?horizon=30"
+    folder = start_run(tmp_path / "seeds", reference, constraints=["none>=0.95"], seeds=2)
+    write_lines(folder / "metrics.jsonl", [metric(epoch, index) for epoch in (10, 20) for index in (0, 1)])
+    for seed, met in ((9, True), (10, False)):
+        inner = start_run(folder / f"seed-{seed}", reference, constraints=["none>=0.95"], seed=seed)
+        put_policy(inner, reference, seed=seed)
+        verdicts = [verdict("none>=0.95", 0.99 if met else 0.25, certified=met, met=met)]
+        (inner / "result.json").write_text(json.dumps(result(verdicts, mean=-float(seed))))
+    assert main(["report", str(folder)]) == 0
+    assert str(folder / "report.html") in capsys.readouterr().out
+    page = read(folder / "report.html")
+    assert "1 of 2 seeds are certified. The mean return is -9.5, the worst -10." in page.text
+    assert page.text.index("seed-9") < page.text.index("seed-10")
+    assert {("href", "#seed-9"), ("id", "seed-9"), ("href", "#seed-10"), ("id", "seed-10")} <= set(page.attributes)
+    assert "the walk on the map" in page.text
+    assert "seed-9')" in page.text
+    assert page.tags.count("svg") == 2 + 3
+
+
+def test_bad_input_of_the_command(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+class Known:
+    """A model that is one of ours by its family, as far as drawings can tell."""
+
+    def __init__(self, family, variable):
+        self.spec = Spec(family, Space((variable,)), Space((Variable("a"),)), horizon=8, family=family)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Known("hvac", Variable("temp", size=3, labels=("r1", "r2", "r3"))), ["temp[r2]", "other rooms"]),
+        (Known("reservoir", Variable("water", size=2, labels=("t1", "t2"))), ["gap in shares", "water[t1]"]),
+        (Known("navigation", Variable("location", size=2, labels=("x", "y"))), ["plane"]),
+        (Known("", Variable("speed", size=6)), ["speed[0]", "speed[1]", "speed[2]", "speed[3]"]),
+    ],
+)
+def test_trajectories_are_drawn_on_their_domain(model, expected):
+    size = model.spec.state.size
+    states = np.random.default_rng(0).normal(20.0, 2.0, (7, 8, size)).astype(np.float32)
+    trajectory = Trajectory(states, np.zeros((7, 8, 1)), np.zeros((7, 8)), np.array([8, 8, 8, 8, 8, 5, 1]))
+    found = views(model)
+    assert [word in view.title for word, view in zip(expected, found, strict=True)] == [True] * len(expected)
+    with style():
+        for view in found:
+            first, second = (
+                draw_view(view, trajectory[rows], np.arange(3) + 3, tuple("abcdefg"))
+                for rows in (slice(3), slice(4, 7))
+            )
+            same_frame([first, second])
+            assert first.axes[0].get_ylim() == second.axes[0].get_ylim()
+            drawn = svg("one", "words", first)
+            assert ">d</text>" in drawn
+            assert ">e</text>" in drawn, "more categories than colours are no trouble"
+            assert "fill: #ffffff" not in drawn, "the ground shows through"
+            assert "currentColor" in drawn
+            discs = draw_blame(view, trajectory[6:], np.ones(1), 2)
+            svg("two", "words", discs)
+
+
+def test_epochs_count_on_from_round_to_round():
+    rows = [{"epoch": epoch, "round": place} for place in range(2) for epoch in (50, 100)]
+    done, begins = figures.epochs(rows)
+    assert done.tolist() == [50, 100, 150, 200]
+    assert begins == [100]
+    on = [{"epoch": epoch, "round": place} for epoch, place in ((50, 0), (100, 0), (150, 1))]
+    assert figures.epochs(on)[0].tolist() == [50, 100, 150]
+
+
+def test_curves_of_rows_with_holes():
+    constraints = parse_constraints(["none>=0.95"], Scale())
+    rows = [{"epoch": 1}, metric(2, mean_true=[0.5], mean_return=None), metric(3, train_multipliers=[1000.0])]
+    with style():
+        for figure in (
+            figures.return_curves([rows]),
+            figures.side_effect_curves([rows], Scale().categories, constraints),
+            figures.multiplier_curves([rows], ["none>=0.95"]),
+            figures.round_returns([{"round": 0}]),
+            figures.round_side_effects([{"round": 0}], Scale().categories, constraints),
+        ):
+            assert "</svg>" in svg("x", "words", figure)
+
+
+def test_small_words():
+    assert tag("p", "a < b", class_='"quoted"') == '<p class="&quot;quoted&quot;">a &lt; b</p>'
+    assert [number(value) for value in (None, float("nan"), 12345, 0.123456, -482188.4)] == [
+        "–",
+        "–",
+        "12,345",
+        "0.1235",
+        "-482,188",
+    ]
