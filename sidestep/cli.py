@@ -237,11 +237,11 @@ class Plan(Common):
     """A tolerance: "none>=0.95", "severe<=0.01", "mild+<=0.05" (mild or worse). May be given several times; the best
     category in 95 of 100 without it."""
     rule: str | None = None
-    """The rule that plays the expert: a name, or file.py:function; the model's own without it; people, if it has none."""
+    """The rule that plays the expert: a name, or file.py:function; without it the model's own, or people."""
     categories: str | None = None
     """The scale on which people label, best first: "none,mild,severe" without it."""
-    method: Literal["default", "paper", "paper-mfge", "ppo"] = "default"
-    """default: what works best; paper: PPO with the gradient through model and classifier (MBGE); paper-mfge: with the
+    method: Literal["default", "gradient", "paper", "paper-mfge", "ppo"] = "default"
+    """default: what works best; gradient: a network even where a finite model has an exact optimum; paper: PPO with the gradient through model and classifier (MBGE); paper-mfge: with the
     score function; ppo: no constraint."""
     seeds: int = 1
     """Policies trained at once, from this seed on (with --safety)."""

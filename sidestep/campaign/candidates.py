@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 TRUST = 40.0  # labels that a prediction is worth
-GAP_TRUST = 4.0  # costly trajectories, as many as predicted, that are imagined before the first label
-LARGEST_GAP = 4.0
+GAP_TRUST = 8.0  # costly trajectories, as many as predicted, that are imagined before the first label
+LARGEST_GAP = 2.5
 
 
 @dataclass

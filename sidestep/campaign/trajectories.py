@@ -41,8 +41,9 @@ from sidestep.trees import load_tree
 
 EXPLORING, FITTING, PLANNING, ASKING, CHECKING = range(5)  # streams of keys that never meet
 CAMPAIGN = 0xCA49  # folded into a seed's key: see certify.CERTIFICATION
-RECENT = 2 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
+RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 KEPT = 3  # last rounds whose policies are candidates, the final one among them
+PRIOR_LABELS = 200  # labels from which on the fit's sparsity gives way
 CHECKS = 4  # blocks of labels in which candidates are checked
 ENOUGH = 120  # labels of its own after which a favourite needs no further check
 
@@ -77,7 +78,7 @@ class Campaign:
         kind = "markov" if exact else "hazard"
         self.safety: Any = make_safety(kind, *sizes, key=self._key(FITTING), members=config.members, **shape)
         epochs = config.round_epochs
-        planning = replace(planning, epochs=epochs * (config.rounds + 1), test_every=epochs)
+        planning = replace(planning, epochs=epochs * (config.rounds + 1), test_every=epochs, search_population=1000)
         label = rule.label if rule and rule.compiled else None
         self.rungs: Rungs = (
             TableRungs(model, constraints, self._key(PLANNING))
@@ -215,6 +216,8 @@ class Campaign:
             held_out=0.15,
             patience=8,
         )
+        # The pull towards few entries is a prior: the more labels there are, the less it weighs.
+        config = replace(config, sparsity=config.sparsity * min(PRIOR_LABELS / len(categories), 1.0))
         if number:
             config = replace(config, learning_rate=config.learning_rate / 2)
         self.show("fitting", {"round": number, "labels": len(categories)})

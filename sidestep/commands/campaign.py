@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidestep.campaign.config import CampaignConfig
+from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.trajectories import Campaign
 from sidestep.campaign.waiting import Waiting
 from sidestep.commands.certify import expert_of, print_certificate
@@ -75,7 +76,13 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     file = run.path / "labels.store"
     opened = Store.open(file, model.spec, scale) if file.exists() else Store.create(file, model.spec, scale)
     with opened as store, stoppable(run), _bar(config, quiet or as_json) as show:
-        campaign = Campaign(run, model, rule, constraints, store, config, planning, asked["seed"], asked["model"], show)
+        parts = (asked["seed"], asked["model"], show)
+        campaign: Campaign | PairsCampaign
+        if hasattr(model, "finite") and rule is not None and rule.markovian:
+            network = planning if asked["method"] == "gradient" else None
+            campaign = PairsCampaign(run, model, rule, constraints, store, config, network, *parts)
+        else:
+            campaign = Campaign(run, model, rule, constraints, store, config, planning, *parts)
         try:
             result = campaign.go_on()
         except Waiting as waiting:
@@ -133,6 +140,11 @@ def _bar(config: CampaignConfig, quiet: bool) -> Iterator[Any]:
 
         def show(stage: str, figures: dict[str, Any]) -> None:
             progress.update(task, description=stage)
+            if stage == "pairs" and not quiet:
+                progress.console.print(
+                    f"{figures['labels']} labels: return {figures['return']:.5g}, {figures['asked']} unknown pairs on it",
+                    highlight=False,
+                )
             if stage == "round":
                 progress.update(task, completed=figures["round"] + 1)
                 if not quiet:

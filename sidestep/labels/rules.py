@@ -32,6 +32,7 @@ class Rule:
     label: Callable[[Trajectory], Int[Array, " batch"]]
     step_categories: Callable[[Trajectory], Int[Array, "batch time"]] | None = None
     penalties: tuple[float, ...] = ()  # of a step of each category, where the paper gives numbers
+    markovian: bool = False  # a trajectory is as bad as its worst step, so that single steps can be labelled
     usual: str = ""  # the constraint that is meant when none is given; 0.95 for the best category without it
     compiled: bool = True  # may be called inside jit; a user's rule may be plain NumPy and is called outside
 
@@ -117,7 +118,7 @@ def _grid_markov(model: Any) -> Rule:
     from sidestep.models.grids import PENALTIES
 
     steps = _grid_steps(model)
-    return Rule("markov", Scale(), lambda trajectory: jnp.max(steps(trajectory), axis=1), steps, PENALTIES)
+    return Rule("markov", Scale(), lambda trajectory: jnp.max(steps(trajectory), axis=1), steps, PENALTIES, True)
 
 
 def _grid_share(model: Any) -> Rule:

@@ -104,6 +104,10 @@ class PlanConfig:
         for name in ("margin", "start_share", "entropy_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"must lie in [0, 1], not {getattr(self, name)}", place=f"--{name.replace('_', '-')}")
+        if self.search_rounds and self.search_population < 256:
+            raise InputError(
+                f"a search breeds from 256 trajectories on, not {self.search_population}", place="--search-population"
+            )
         if self.epochs % self.test_every:
             raise InputError(
                 f"{self.epochs} epochs are no multiple of {self.test_every}, the epochs between tests", place="--epochs"
@@ -140,12 +144,12 @@ _PAPER_GRID = replace(
     entropy_share=0.5,
     discount_training=True,
 )
-PRESETS = ("default", "paper", "paper-mfge", "ppo")
+PRESETS = ("default", "gradient", "paper", "paper-mfge", "ppo")
 
 
 def preset(name: str, *, family: str = "", finite: bool = False, gradient: str = "exact") -> PlanConfig:
     """The settings of this name for a model: of the paper where it has some for the model's family."""
-    if name == "default":
+    if name in ("default", "gradient"):
         if finite:
             return PlanConfig(
                 reward_gradient="exact",

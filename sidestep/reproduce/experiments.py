@@ -34,10 +34,10 @@ class Size:
     exact_epochs: int | None  # of Sidestep on the grids
     pair_steps: int  # minibatches of a fit to labelled pairs
     continuous_epochs: int | None
-    gathering_epochs: int  # of the unconstrained runs that trajectories are gathered from
+    gathering_epochs: dict[str, int]  # of the unconstrained runs that trajectories are gathered from
     gathering_runs: int
     trajectories: dict[str, int]  # labelled for a recurrent classifier
-    trajectory_steps: int  # minibatches of its fit
+    trajectory_steps: dict[str, int]  # minibatches of its fit
     non_markov_epochs: int
     rollouts: int
 
@@ -50,10 +50,10 @@ FULL = Size(
     exact_epochs=300,
     pair_steps=3000,
     continuous_epochs=None,
-    gathering_epochs=1000,
+    gathering_epochs={"continuous": 1000, "grid": 50},
     gathering_runs=5,
-    trajectories={"navigation": 200_000, "hvac": 200_000, "boxpushing": 5000, "driving": 5000},
-    trajectory_steps=10_000,
+    trajectories={"continuous": 200_000, "grid": 5000},
+    trajectory_steps={"continuous": 10_000, "grid": 2000},
     non_markov_epochs=150,
     rollouts=2000,
 )
@@ -65,11 +65,11 @@ QUICK = Size(
     exact_epochs=100,
     pair_steps=1500,
     continuous_epochs=200,
-    gathering_epochs=200,
-    gathering_runs=2,
-    trajectories={"navigation": 8000, "hvac": 8000, "boxpushing": 500, "driving": 500},
-    trajectory_steps=800,
-    non_markov_epochs=50,
+    gathering_epochs={"continuous": 200, "grid": 20},
+    gathering_runs=1,
+    trajectories={"continuous": 8000, "grid": 300},
+    trajectory_steps={"continuous": 800, "grid": 100},
+    non_markov_epochs=20,
     rollouts=500,
 )
 
@@ -151,15 +151,18 @@ def table1_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> li
 
 
 def recurrent_job(name: str, model: str, rule: str | None, seed: int, size: Size, domain: str) -> Job:
+    """On the grids trajectories are gathered at ten stages while the goal is being found; later they look alike."""
+    kind = "grid" if domain in GRIDS else "continuous"
     settings = {
         "model": model,
         "rule": rule,
         "seed": seed,
-        "epochs": size.gathering_epochs,
+        "epochs": size.gathering_epochs[kind],
+        "test_every": size.gathering_epochs[kind] // 10 if kind == "grid" else 25,
         "runs": size.gathering_runs,
-        "labels": size.trajectories[domain],
-        "steps": size.trajectory_steps,
-        "units": 32 if domain in GRIDS else 64,
+        "labels": size.trajectories[kind],
+        "steps": size.trajectory_steps[kind],
+        "units": 32 if kind == "grid" else 64,
         "learning_rate": 1e-3,
         "file": f"safety/{name}.safetensors",
     }

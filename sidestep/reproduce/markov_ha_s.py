@@ -5,8 +5,8 @@ however mild. A random forest carries the answers over to pairs that were not as
 and the action. Then the task comes first, up to a slack, and the least predicted penalty second. The slack is what
 the best plan earns more than the best plan without side effects: knowledge that the method is given.
 
-Lexicographic value iteration, the published way, lets every single choice lose the slack. Where the forest errs, a plan
-may then lose it many times over, or find the safe choice beyond it. Slack in total, by linear programs, does neither.
+Here lexicographic value iteration lets every single choice lose the slack. Where the forest errs, a plan may then lose
+it many times over, or find the safe choice beyond it. Slack in total, by linear programs, does neither.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -25,7 +25,7 @@ def trajectory_classifier(settings: Settings, jobs: Jobs) -> Settings:
     model = load_model(settings["model"])
     rule = load_rule(settings["rule"], model)
     seed, runs = settings["seed"], settings["runs"]
-    planner = Planner(model, None, (), settings_of("PPO", model, settings["epochs"]))
+    planner = Planner(model, None, (), settings_of("PPO", model, settings["epochs"], settings["test_every"]))
     key, fit_key, gather_key = jax.random.split(stream(seed, FITTING), 3)
     gathered = learning_trajectories(model, planner, jax.random.split(gather_key, runs), settings["labels"])
     categories = np.asarray(rule.label(gathered))
