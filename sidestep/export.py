@@ -101,6 +101,7 @@ def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]
         "members": len(members),
         "cell": members[0].cell if members else None,
         "recurrent_layers": len(members[0].recurrent.layers) if members else 0,
+        "encoder_layers": len(members[0].recurrent.encoder) if members else 0,
     }
     return about, {name: np.asarray(array, "<f4") for name, array in arrays.items()}
 
@@ -130,6 +131,8 @@ def _safety_arrays(model: HazardModel) -> dict[str, Any]:
     arrays = {"mean": model.standardisation.mean, "deviation": model.standardisation.deviation}
     arrays |= {"log_scale": model.calibration.log_scale, "log_power": model.calibration.log_power}
     arrays |= {"head_weight": model.head_weight, "head_bias": model.head_bias}
+    for index, dense in enumerate(model.recurrent.encoder):
+        arrays |= {f"encoder.{index}.weight": dense.input_weight, f"encoder.{index}.bias": dense.bias}
     for index, layer in enumerate(model.recurrent.layers):
         arrays |= {f"{index}.{name}": array for name, array in vars(layer).items()}
     return arrays

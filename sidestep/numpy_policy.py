@@ -113,6 +113,7 @@ class Memory:
         prefix = f"safety.{member}."
         self.arrays = {n.removeprefix(prefix): a for n, a in policy.arrays.items() if n.startswith(prefix)}
         self.cell, self.layers = policy.about["cell"], policy.about["recurrent_layers"]
+        self.encoders = policy.about["encoder_layers"]
         units = len(self.arrays["0.recurrent_weight"])
         self.hidden = [np.zeros((rows, units), np.float32) for _ in range(self.layers)]
         self.inner = [np.zeros((rows, units), np.float32) for _ in range(self.layers)]  # the cells of an LSTM
@@ -126,6 +127,9 @@ class Memory:
 
     def advance(self, steps: np.ndarray) -> None:
         x = (steps - self.arrays["mean"]) / self.arrays["deviation"]
+        for layer in range(self.encoders):
+            x = x @ self.arrays[f"encoder.{layer}.weight"] + self.arrays[f"encoder.{layer}.bias"]
+            x = _sigmoid(x) if layer + 1 == self.encoders else np.tanh(x)
         for layer in range(self.layers):
             x = self._gru(layer, x) if self.cell == "gru" else self._lstm(layer, x)
         raw = x @ self.arrays["head_weight"] + self.arrays["head_bias"]

@@ -20,13 +20,13 @@ class CampaignConfig:
     """Share of the labels kept for the end, to check the best candidates on rollouts of their own."""
     ask: Literal["well", "random"] = "well"
     """Choose the questions of a round well (disagreement, closeness to the boundary, new states), or at random."""
-    members: int = 3
+    members: int = 2
     """Safety models in the ensemble."""
-    units: int = 32
+    units: int = 16
     """Recurrent units of each."""
-    first_fit: int = 1000
+    first_fit: int = 1500
     """Minibatches of the first fit at most."""
-    later_fit: int = 400
+    later_fit: int = 600
     """Minibatches of every later fit, which goes on from the one before."""
     round_epochs: int = 100
     """Epochs of planning in a round."""

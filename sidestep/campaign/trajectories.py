@@ -43,7 +43,6 @@ EXPLORING, FITTING, PLANNING, ASKING, CHECKING = range(5)  # streams of keys tha
 CAMPAIGN = 0xCA49  # folded into a seed's key: see certify.CERTIFICATION
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 KEPT = 3  # last rounds whose policies are candidates, the final one among them
-PRIOR_LABELS = 200  # labels from which on the fit's sparsity gives way
 CHECKS = 4  # blocks of labels in which candidates are checked
 ENOUGH = 120  # labels of its own after which a favourite needs no further check
 
@@ -216,8 +215,6 @@ class Campaign:
             held_out=0.15,
             patience=8,
         )
-        # The pull towards few entries is a prior: the more labels there are, the less it weighs.
-        config = replace(config, sparsity=config.sparsity * min(PRIOR_LABELS / len(categories), 1.0))
         if number:
             config = replace(config, learning_rate=config.learning_rate / 2)
         self.show("fitting", {"round": number, "labels": len(categories)})

@@ -82,5 +82,5 @@ class FitConfig:
 def fit_settings(kind: str) -> FitConfig:
     """What works best for a safety model of this kind."""
     if kind == "hazard":
-        return FitConfig(steps=1500, learning_rate=2e-2, check_every=50, patience=15, sparsity=0.01, average=0.98)
+        return FitConfig(steps=2500, learning_rate=1e-2, patience=8, sparsity=0.003, average=0.98, bootstrap=False)
     return FitConfig()

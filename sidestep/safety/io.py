@@ -53,6 +53,8 @@ def load_safety(path: Path) -> SafetyModel:
     config: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in header["config"].items()
     }
+    if header["kind"] != MarkovClassifier.kind:
+        config.setdefault("encoder", ())  # files from before there were encoders do not name it
     like = make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
     return load_tree(path, like)
 

@@ -7,7 +7,7 @@ that the GRU has reverse-mode derivatives only (`jax.grad`, not `jax.jvp`).
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -86,24 +86,69 @@ class LSTM(eqx.Module):
         return (hidden, cell), hidden
 
 
-class Recurrent(eqx.Module):
-    """A stack of recurrent layers with dropout between them (never after the last)."""
+class Dense(eqx.Module):
+    """tanh(x W + b), or sigmoid for the last one: what a single step shows, before anything counts steps."""
 
+    input_weight: Float[Array, "input units"]
+    bias: Float[Array, " units"]
+    last: bool = eqx.field(static=True)
+
+    def __init__(self, input_size: int, units: int, last: bool, *, key: PRNGKeyArray):
+        weight_key, bias_key = jax.random.split(key)
+        self.input_weight = math.sqrt(3.0) * _uniform(weight_key, (input_size, units), input_size)
+        self.bias = _uniform(bias_key, (units,), input_size if last else 1)
+        self.last = last
+
+    def __call__(self, inputs: Float[Array, "*batch input"]) -> Float[Array, "*batch units"]:
+        linear = affine(inputs, self.input_weight, self.bias)
+        return jax.nn.sigmoid(linear) if self.last else jnp.tanh(linear)
+
+
+class Recurrent(eqx.Module):
+    """A stack of recurrent layers with dropout between them (never after the last), by choice behind an encoder.
+
+    An encoder turns each step into a few signs between 0 and 1. A narrow one says that the temporal pattern is one of a
+    few things that a step shows, which takes far fewer labels to learn than any pattern of anything.
+    """
+
+    encoder: tuple[Dense, ...]
     layers: tuple[GRU | LSTM, ...]
     dropout: float = eqx.field(static=True)
 
-    def __init__(self, cell: Cell, input_size: int, units: int, layers: int, dropout: float, *, key: PRNGKeyArray):
-        make = {"gru": GRU, "lstm": LSTM}[cell]
-        sizes = [input_size] + [units] * (layers - 1)
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        units: int,
+        layers: int,
+        dropout: float,
+        *,
+        key: PRNGKeyArray,
+        encoder: tuple[int, ...] = (),
+    ):
+        widths = (input_size, *encoder)
+        keys = jax.random.split(jax.random.fold_in(key, layers), max(len(encoder), 1))
+        self.encoder = tuple(
+            Dense(widths[i], widths[i + 1], i + 1 == len(encoder), key=keys[i]) for i in range(len(encoder))
+        )
+        make: dict[str, Any] = {"gru": GRU, "lstm": LSTM}
+        sizes = [widths[-1]] + [units] * (layers - 1)
         self.layers = tuple(
-            make(size, units, key=k) for size, k in zip(sizes, jax.random.split(key, layers), strict=True)
+            make[cell](size, units, key=k) for size, k in zip(sizes, jax.random.split(key, layers), strict=True)
         )
         self.dropout = dropout
+
+    @property
+    def input_weight(self) -> Float[Array, "input units"]:
+        """What the first layer reads from each entry."""
+        return (*self.encoder, *self.layers)[0].input_weight
 
     def __call__(
         self, inputs: Float[Array, "*batch time input"], key: PRNGKeyArray | None = None
     ) -> Float[Array, "*batch time units"]:
         """The last layer's outputs at every step; `key` switches dropout on."""
+        for dense in self.encoder:
+            inputs = dense(inputs)
         *batch, time, features = inputs.shape
         sequence = jnp.swapaxes(inputs.reshape(-1, time, features), 0, 1)
         keys = [None] * len(self.layers) if key is None else jax.random.split(key, len(self.layers))
@@ -117,6 +162,8 @@ class Recurrent(eqx.Module):
         return tuple(layer.start() for layer in self.layers)
 
     def step(self, memory: tuple, inputs: Array) -> tuple[tuple, Array]:
+        for dense in self.encoder:
+            inputs = dense(inputs)
         memories = []
         for layer, layer_memory in zip(self.layers, memory, strict=True):
             layer_memory, inputs = layer.step(layer_memory, inputs)

@@ -18,6 +18,7 @@ class Shape(NamedTuple):
     layers: int
     units: int
     dropout: float
+    encoder: tuple[int, ...] = ()
 
 
 class RecurrentModel(SafetyModel):
@@ -46,15 +47,18 @@ class RecurrentModel(SafetyModel):
         layers: int | None = None,
         units: int | None = None,
         dropout: float | None = None,
+        encoder: tuple[int, ...] | None = None,
     ):
         """What is not given is the kind's usual shape."""
-        given = {"layers": layers, "units": units, "dropout": dropout}
+        given = {"layers": layers, "units": units, "dropout": dropout, "encoder": encoder}
         shape = self.usual._replace(**{name: value for name, value in given.items() if value is not None})
         check_sizes(state_size, action_size, categories)
         check_recurrent(cell, shape)
         recurrent_key, *head_keys = jax.random.split(key, 3)
         inputs = state_size + action_size
-        self.recurrent = Recurrent(cell, inputs, shape.units, shape.layers, shape.dropout, key=recurrent_key)
+        self.recurrent = Recurrent(
+            cell, inputs, shape.units, shape.layers, shape.dropout, key=recurrent_key, encoder=shape.encoder
+        )
         self.head_weight, self.head_bias, self.calibration = self.make_head(shape.units, categories, *head_keys)
         self.standardisation = Standardisation.identity(inputs)
         self.state_size, self.action_size, self.categories, self.cell = state_size, action_size, categories, cell
@@ -67,7 +71,7 @@ class RecurrentModel(SafetyModel):
 
     @property
     def input_weight(self) -> Float[Array, "input units"]:
-        return self.recurrent.layers[0].input_weight
+        return self.recurrent.input_weight
 
     def config(self) -> dict[str, Any]:
         return {
@@ -75,12 +79,15 @@ class RecurrentModel(SafetyModel):
             "layers": len(self.recurrent.layers),
             "units": self.head_weight.shape[-2],
             "dropout": self.recurrent.dropout,
+            "encoder": tuple(dense.bias.shape[-1] for dense in self.recurrent.encoder),
         }
 
 
 def check_recurrent(cell: str, shape: Shape) -> None:
     if cell not in ("gru", "lstm"):
         raise InputError(f"the recurrent cell is 'gru' or 'lstm', not {cell!r}")
+    if any(width < 1 for width in shape.encoder):
+        raise InputError(f"layers of an encoder have at least one unit, not {shape.encoder}")
     if shape.layers < 1 or shape.units < 1:
         raise InputError(
             f"a recurrent model needs at least one layer and one unit, not {shape.layers} and {shape.units}"
