@@ -53,7 +53,7 @@ def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy |
 class Actor:
     """A policy in use: give it the state of each step, it gives the action and keeps clock and memory itself."""
 
-    def __init__(self, policy: NetworkPolicy) -> None:
+    def __init__(self, policy: NetworkPolicy | TabularPolicy) -> None:
         self.policy = policy
         self._act = jax.jit(lambda state, clock, memory, key: policy.act(state, clock, memory, key))
         self._act_batch = jax.jit(jax.vmap(policy.act, in_axes=(0, None, 0, 0)))
@@ -65,7 +65,7 @@ class Actor:
 
     def act(self, state: Any, key: PRNGKeyArray | None = None) -> np.ndarray:
         """The action in `state`, one vector or a batch of them; a key is needed by policies that sample."""
-        state = jnp.asarray(state, self.policy.observer.mean.dtype)
+        state = jnp.asarray(state, float)
         size = self.policy.model.spec.state.size
         if state.ndim not in (1, 2) or state.shape[-1] != size:
             raise InputError(f"a state has shape ({size},) or (batch, {size}), not {state.shape}")
@@ -127,7 +127,7 @@ class Answer:
         file = self.run.path / "safety.safetensors"
         return load_safety(file) if file.is_file() else None
 
-    def policy_of(self, model: Model) -> NetworkPolicy:
+    def policy_of(self, model: Model) -> NetworkPolicy | TabularPolicy:
         """The answer's policy by its mean action, for `model`."""
         file = self.run.path / "policy.safetensors"
         if not file.is_file():

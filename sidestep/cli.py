@@ -241,8 +241,8 @@ class Plan(Common):
     categories: str | None = None
     """The scale on which people label, best first: "none,mild,severe" without it."""
     method: Literal["default", "gradient", "paper", "paper-mfge", "ppo"] = "default"
-    """default: what works best; gradient: a network even where a finite model has an exact optimum; paper: PPO with the gradient through model and classifier (MBGE); paper-mfge: with the
-    score function; ppo: no constraint."""
+    """default: what works best; gradient: a network even where a finite model has an exact optimum; paper: PPO with
+    the gradient through model and classifier (MBGE); paper-mfge: with the score function; ppo: no constraint."""
     seeds: int = 1
     """Policies trained at once, from this seed on (with --safety)."""
     out: Path = Path("runs/plan")

@@ -37,7 +37,7 @@ def certifiable(constraint: Constraint, rollouts: int, confidence: float) -> flo
 
 
 def rungs(
-    constraints: Sequence[Constraint], aims: Sequence[float], progress: float, optimism: float
+    constraints: Sequence[Constraint], aims: Float[np.ndarray, " constraint"], progress: float, optimism: float
 ) -> Float[np.ndarray, "rung constraint"]:
     """Tolerances of the rungs when `progress` (0 to 1) of the rounds is over.
 
@@ -45,7 +45,7 @@ def rungs(
     """
     tolerance = np.maximum([constraint.tolerance for constraint in constraints], NEVER)
     wide = tolerance[None, :] ** np.array(WIDE)[:, None]
-    narrow = np.array(NARROW)[:, None] * np.array(aims)[None, :] / optimism
+    narrow = np.array(NARROW)[:, None] * aims[None, :] / optimism
     return wide ** (1.0 - min(progress / CLOSING, 1.0)) * narrow ** min(progress / CLOSING, 1.0)
 
 

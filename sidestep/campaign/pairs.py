@@ -142,10 +142,11 @@ class PairsCampaign:
         planner = Planner(self.model, safety, self.constraints, self.planning)
         state, history = planner.start(jax.random.fold_in(self.key, PLANNING)[None]), []
         self.run.cut_metrics(0)
-        for state, rows_ in planner.run(state):  # noqa: B020 (each state follows from the one before)
-            self.run.append_metrics(rows_)
-            history += rows_
-            self.show("planning", {"epoch": rows_[0]["epoch"], "epochs": self.planning.epochs})
+        while int(state.learners.epoch[0]) < self.planning.epochs:
+            state, figures = planner.advance(state)
+            self.run.append_metrics(figures)
+            history += figures
+            self.show("planning", {"epoch": figures[0]["epoch"], "epochs": self.planning.epochs})
         return planner.finish(state, history)[0].policy
 
     def _ask(self, places: np.ndarray) -> None:

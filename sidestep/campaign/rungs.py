@@ -151,7 +151,7 @@ class TableRungs:
         try:
             return occupancy_lp(self.model.finite, bounds).policy
         except Infeasible:
-            least = sum(bound.cost / bound.limit for bound in bounds)
+            least = np.sum([bound.cost / bound.limit for bound in bounds], axis=0)
             return value_iteration(self.model.finite, -least, discount=1.0).policy
 
     def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:

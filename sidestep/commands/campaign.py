@@ -141,10 +141,8 @@ def _bar(config: CampaignConfig, quiet: bool) -> Iterator[Any]:
         def show(stage: str, figures: dict[str, Any]) -> None:
             progress.update(task, description=stage)
             if stage == "pairs" and not quiet:
-                progress.console.print(
-                    f"{figures['labels']} labels: return {figures['return']:.5g}, {figures['asked']} unknown pairs on it",
-                    highlight=False,
-                )
+                text = f"{figures['labels']} labels: return {figures['return']:.5g}, {figures['asked']} new pairs on it"
+                progress.console.print(text, highlight=False)
             if stage == "round":
                 progress.update(task, completed=figures["round"] + 1)
                 if not quiet:

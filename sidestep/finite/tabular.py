@@ -1,5 +1,7 @@
 """The policy that an exact method finds: a table of action probabilities."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,10 +14,10 @@ class TabularPolicy(Policy):
     """pi(a | s) = table[s, a]; `model` tells which row a state vector belongs to."""
 
     table: Float[Array, "state action"]
-    model: eqx.Module = eqx.field(static=True)
+    model: Any = eqx.field(static=True)
 
     def act(self, state, clock, memory, key):
-        chances = self.table[self.model.indices(state)]  # type: ignore[attr-defined]
+        chances = self.table[self.model.indices(state)]
         choice = jax.random.categorical(key, jnp.log(chances))
         return jax.nn.one_hot(choice, chances.shape[-1], dtype=state.dtype), memory
 

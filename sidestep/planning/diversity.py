@@ -54,7 +54,9 @@ def places_of(trajectory: Trajectory) -> Float[Array, "batch feature"]:
     return states.reshape(len(trajectory.length), -1)
 
 
-def _settle(centres: Array, scale: Array, found: Trajectory, shares: Array, held: Array, returns: Array):
+def _settle(
+    centres: Array, scale: Array, found: Trajectory, shares: Array, held: Array, returns: Array
+) -> tuple[Array, Array]:
     """Every trajectory goes to the nearest centre; a niche keeps the better of what it has and the best that came."""
     places = places_of(found) / scale[None, :]
     squares = jnp.sum(places**2, axis=1)[:, None] - 2.0 * places @ centres.T + jnp.sum(centres**2, axis=1)[None, :]

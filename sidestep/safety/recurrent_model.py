@@ -50,8 +50,8 @@ class RecurrentModel(SafetyModel):
         encoder: tuple[int, ...] | None = None,
     ):
         """What is not given is the kind's usual shape."""
-        given = {"layers": layers, "units": units, "dropout": dropout, "encoder": encoder}
-        shape = self.usual._replace(**{name: value for name, value in given.items() if value is not None})
+        given: dict[str, Any] = {"layers": layers, "units": units, "dropout": dropout, "encoder": encoder}
+        shape = Shape(**{**self.usual._asdict(), **{name: value for name, value in given.items() if value is not None}})
         check_sizes(state_size, action_size, categories)
         check_recurrent(cell, shape)
         recurrent_key, *head_keys = jax.random.split(key, 3)
