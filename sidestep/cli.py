@@ -73,10 +73,10 @@ class Common:
 
 @dataclass(kw_only=True)
 class Demo(Common):
-    """What a side effect looks like: explore Navigation, label it, draw it."""
+    """The main job on Navigation, from no label to a certified policy and its report, in minutes."""
 
     out: Path = Path("runs/demo")
-    """Folder for the picture."""
+    """The run's folder; a new one beside it when it is taken."""
 
     def run(self) -> int:
         from sidestep.commands.demo import demo

@@ -7,6 +7,7 @@ estimator need, and the map from the raw draw to the bounded action does not dep
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -265,3 +266,15 @@ def trainable(policy: NetworkPolicy, *, deviation: bool) -> Any:
     frozen = jax.tree.map(lambda _: False, policy)
     learned = eqx.tree_at(lambda p: p.net, frozen, jax.tree.map(lambda _: True, policy.net))
     return eqx.tree_at(lambda p: p.log_std, learned, deviation)
+
+
+def with_memory(policy: NetworkPolicy, safety: Any) -> NetworkPolicy:
+    """A policy that acts as this one does, and can learn to heed the memory of the safety model as well."""
+    observer = replace(policy.observer, safety=safety)
+    first = policy.net.hidden[0]
+    nothing = jnp.zeros((first.out_features, observer.size), first.weight.dtype)
+    weight = nothing.at[:, : first.in_features].set(first.weight)
+    fresh = eqx.nn.Linear(observer.size, first.out_features, key=jax.random.key(0))
+    wider = eqx.tree_at(lambda linear: (linear.weight, linear.bias), fresh, (weight, first.bias))
+    net = eqx.tree_at(lambda net: net.hidden[0], policy.net, wider)
+    return replace(policy, net=net, observer=observer)

@@ -12,11 +12,10 @@ LARGEST_GAP = 2.5
 
 @dataclass
 class Candidate:
-    """The policy of one rung at the end of one round."""
+    """The policy of one rung at one test of the last planning."""
 
-    round: int
     rung: int
-    predicted_return: float = 0.0  # by the final safety model's planner, on rollouts that need no label
+    predicted_return: float = 0.0  # on rollouts that need no label
     predicted_costs: list[float] = field(default_factory=list)
     labels: int = 0  # of plain rollouts of this policy
     costly: list[float] = field(default_factory=list)  # how many of them count for each constraint

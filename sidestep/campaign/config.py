@@ -5,6 +5,8 @@ from typing import Literal
 
 from sidestep.errors import InputError
 
+POLISH_TEST = 50  # epochs between two tests of the last planning, each of which gives candidates
+
 
 @dataclass(frozen=True)
 class CampaignConfig:
@@ -12,7 +14,7 @@ class CampaignConfig:
 
     labels: int = 2000
     """Labels that may influence the answer; the audit's come on top and are counted apart."""
-    rounds: int = 8
+    rounds: int = 5
     """Rounds of fit, plan, ask."""
     explore_share: float = 0.25
     """Share of the labels that explorers get before the first round."""
@@ -30,8 +32,10 @@ class CampaignConfig:
     """Minibatches of every later fit, which goes on from the one before."""
     round_epochs: int = 100
     """Epochs of planning in a round."""
-    searching_rounds: int = 3
+    searching_rounds: int = 2
     """Rounds that begin with a fresh search beside the policies of the round before."""
+    polish_epochs: int = 250
+    """Epochs of the last planning, in which policies also see the safety model's memory."""
     audits: int = 3
     """Audits at most; they share the confidence."""
     rollouts: int = 2000
@@ -43,6 +47,10 @@ class CampaignConfig:
         for name in ("rounds", "members", "units", "first_fit", "later_fit", "round_epochs", "audits", "rollouts"):
             if getattr(self, name) < 1:
                 raise InputError(f"must be at least 1, not {getattr(self, name)}", place=_option(name))
+        if self.polish_epochs < 1 or self.polish_epochs % POLISH_TEST:
+            raise InputError(
+                f"must be a multiple of {POLISH_TEST}, not {self.polish_epochs}", place=_option("polish_epochs")
+            )
         if self.labels < 20:
             raise InputError(f"a campaign needs at least 20 labels, not {self.labels}", place=_option("labels"))
         for name in ("explore_share", "check_share"):

@@ -3,6 +3,7 @@
 `GradientRungs` trains networks by gradients; `TableRungs` solves a finite model exactly. A campaign sees no difference.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from sidestep.campaign.config import POLISH_TEST
 from sidestep.campaign.ladder import RUNGS, best_of
 from sidestep.constraints import Constraint
 from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
@@ -21,8 +23,17 @@ from sidestep.model import Model, rollout
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner, PlannerState, Row, aimed
+from sidestep.policies import with_memory
 
 TESTS = 500  # rollouts on which a policy is predicted
+POLISH: dict[str, Any] = {
+    "observe": "memory",
+    "batch": 200,
+    "learning_rate": 2e-3,
+    "noise_start": 0.05,
+    "test_batch": 1000,
+    "search_rounds": 0,
+}
 
 
 class Rungs(Protocol):
@@ -40,8 +51,8 @@ class Rungs(Protocol):
         """Plan round `number` against the refitted safety model; a row of figures a rung."""
         ...
 
-    def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (policy,) and costs (policy, constraint) on rollouts that need no label."""
+    def polish(self, safety: Any, tolerances: Float[np.ndarray, "rung constraint"]) -> Iterator[tuple[list[Row], Any]]:
+        """The last planning, against the final safety model: at every test, rows and the stack of policies."""
         ...
 
     def noisy(self, noise: float) -> Any:
@@ -63,9 +74,11 @@ class GradientRungs:
         key: jax.Array,
         rounds: int,
         searching_rounds: int,
+        polish: int,
         label: Any,
     ) -> None:
-        self.config, self.rounds, self.searching_rounds = config, rounds, searching_rounds
+        self.model, self.constraints, self.label = model, constraints, label
+        self.config, self.rounds, self.searching_rounds, self.polish_epochs = config, rounds, searching_rounds, polish
         self.planner = Planner(model, safety, constraints, config, label)
         self.keys = jax.random.split(key, RUNGS)
         self.state: Any = self.planner.start(self.keys, search=False).learners
@@ -82,10 +95,19 @@ class GradientRungs:
         self.state = state.learners
         return rows
 
-    def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:
-        self.planner.refitted(safety)
-        test = self.planner.test(replace(self.state, policy=policies))["mean"]
-        return np.asarray(test["return"]), np.asarray(test["costs"])
+    def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
+        """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
+        only such the second time."""
+        config = replace(self.config, **POLISH, epochs=self.polish_epochs, test_every=POLISH_TEST)
+        planner = Planner(self.model, safety, self.constraints, config, self.label)
+        policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(self.policies)
+        first = jax.tree.map(lambda leaf: leaf[0], policies)
+        learners = planner.start(self.keys, first, tolerances=tolerances).learners
+        multipliers = replace(learners.multipliers, value=self.state.multipliers.value)
+        learners = replace(learners, policy=policies, states=self.state.states, multipliers=multipliers)
+        state = PlannerState(learners, policies, jnp.full(RUNGS, -jnp.inf, float))
+        for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
+            yield rows, state.learners.policy
 
     def noisy(self, noise: float) -> Any:
         return replace(self.policies, log_std=jnp.full_like(self.policies.log_std, jnp.log(noise)))
@@ -128,8 +150,8 @@ class TableRungs:
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
         tables = hazard_tables(self.model, self.constraints, safety)
         self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in tolerances]), float)
-        returns, costs = self.predict(self.policies, safety)
-        shares = self._shares(self.policies, safety)
+        returns, shares = (np.asarray(part) for part in _rolled(self.model, self.policies, safety, self.key))
+        costs = shares @ np.array([constraint.cost_weights for constraint in self.constraints]).T
         return [
             {
                 "seed_index": rung,
@@ -154,13 +176,9 @@ class TableRungs:
             least = np.sum([bound.cost / bound.limit for bound in bounds], axis=0)
             return value_iteration(self.model.finite, -least, discount=1.0).policy
 
-    def predict(self, policies: Any, safety: Any) -> tuple[np.ndarray, np.ndarray]:
-        returns, probabilities = _rolled(self.model, policies, safety, self.key)
-        weights = np.array([constraint.cost_weights for constraint in self.constraints]).T
-        return np.asarray(returns), np.asarray(probabilities) @ weights
-
-    def _shares(self, policies: Any, safety: Any) -> np.ndarray:
-        return np.asarray(_rolled(self.model, policies, safety, self.key)[1])
+    def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
+        """An optimum needs no polish."""
+        yield self.advance(0, safety, tolerances), self.policies
 
     def noisy(self, noise: float) -> Any:
         uniform = 1.0 / self.state.shape[-1]

@@ -12,13 +12,13 @@ there as if nothing had happened, and never asks twice.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sidestep.answers import save_policy
+from sidestep.answers import load_policy, save_policy
 from sidestep.audits import split_confidence
 from sidestep.campaign.audit import Auditor, audited, costly_of
 from sidestep.campaign.candidates import Candidate, favourite, optimism
@@ -37,12 +37,10 @@ from sidestep.runs import Run
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety, save_safety
-from sidestep.trees import load_tree
 
 EXPLORING, FITTING, PLANNING, ASKING, CHECKING = range(5)  # streams of keys that never meet
 CAMPAIGN = 0xCA49  # folded into a seed's key: see certify.CERTIFICATION
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
-KEPT = 3  # last rounds whose policies are candidates, the final one among them
 CHECKS = 4  # blocks of labels in which candidates are checked
 ENOUGH = 120  # labels of its own after which a favourite needs no further check
 
@@ -90,6 +88,7 @@ class Campaign:
                 self._key(PLANNING),
                 config.rounds,
                 config.searching_rounds,
+                config.polish_epochs,
                 label,
             )
         )
@@ -109,7 +108,7 @@ class Campaign:
     def go_on(self) -> dict[str, Any]:
         """From the last saved stage to the end, and the result; raises Waiting where people have to label first."""
         self._load()
-        stages = {"explore": self._explore, "round": self._round, "check": self._check}
+        stages = {"explore": self._explore, "round": self._round, "polish": self._polish, "check": self._check}
         while self.notes["stage"] in stages:
             began = time.perf_counter()
             stages[self.notes["stage"]]()
@@ -125,37 +124,51 @@ class Campaign:
 
     def _round(self) -> None:
         number = self.notes["round"]
-        last = number == self.config.rounds
         self._answered()
         began = time.perf_counter()
-        known, categories = self._labelled()
-        report = self._fit(number, known, categories)
-        gap = optimism(self.notes["gaps"][-RECENT:])
-        tolerances = rungs(self.constraints, self.aims, number / self.config.rounds, gap)
+        known, report, tolerances, gap = self._learn(number)
         self.show("planning", {"round": number})
         rows = self.rungs.advance(number, self.safety, tolerances)
-        self.run.append_metrics([{"round": number, **row} for row in rows])
-        self.notes["rows"] += len(rows)
-        for rung, row in enumerate(rows):
-            self._add_candidate(number, rung, row)
-        if not last:
-            progress = number / self.config.rounds
-            plain, others = round_questions(
-                self.model,
-                self.config.ask,
-                self.rungs,
-                self.safety,
-                known,
-                self.config.asked(number),
-                progress,
-                jax.random.fold_in(self._key(ASKING), number),
-            )
-            groups = [(f"round {number}, rung {rung}", rung, part) for rung, part in enumerate(plain)]
-            self._ask([*groups, (f"round {number}, around", None, others)])
+        self._log(number, rows)
+        if number == 0:
+            save_policy(self.run.path / "before.safetensors", _of(self.rungs.policies, RUNGS - 1), self.reference)
+        plain, others = round_questions(
+            self.model,
+            self.config.ask,
+            self.rungs,
+            self.safety,
+            known,
+            self.config.asked(number),
+            number / self.config.rounds,
+            jax.random.fold_in(self._key(ASKING), number),
+        )
+        groups = [(f"round {number}, rung {rung}", rung, part) for rung, part in enumerate(plain)]
+        self._ask([*groups, (f"round {number}, around", None, others)])
         self._note_round(number, rows, tolerances, gap, report, time.perf_counter() - began)
-        self.notes |= {"round": number + 1, "stage": "check" if last else "round"}
-        if last:
-            self._predict_candidates()
+        self.notes |= {"round": number + 1, "stage": "round" if number + 1 < self.config.rounds else "polish"}
+        self._save()
+
+    def _polish(self) -> None:
+        """The last fit, and the last planning against it; every test gives a candidate a rung."""
+        number = self.notes["round"]
+        self._answered()
+        began = time.perf_counter()
+        _, report, tolerances, gap = self._learn(number)
+        self.notes["candidates"] = []
+        for rows, policies in self.rungs.polish(self.safety, tolerances):
+            self.show("polishing", {"epoch": rows[0]["epoch"]})
+            self._log(number, rows)
+            for rung, row in enumerate(rows):
+                index = len(self.notes["candidates"])
+                save_policy(self._file(index), _of(policies, rung), self.reference)
+                costs = [0.0] * len(self.constraints)
+                candidate = Candidate(rung, row["mean_return"], row["mean_costs"], 0, costs)
+                self.notes["candidates"].append(asdict(candidate))
+        self._note_round(number, rows, tolerances, gap, report, time.perf_counter() - began)
+        names = [*self.model.spec.state.names, *self.model.spec.action.names]
+        about = {"labels": self.labels_used}
+        save_safety(self.run.path / "safety.safetensors", self.safety, self.store.scale, names, about)
+        self.notes["stage"] = "check"
         self._save()
 
     def _check(self) -> None:
@@ -201,14 +214,14 @@ class Campaign:
         )
         self.notes["seconds"] += time.perf_counter() - began
         save_policy(self.run.path / "policy.safetensors", self.policy_of(index), self.reference)
-        names = [*self.model.spec.state.names, *self.model.spec.action.names]
-        about = {"labels": self.labels_used}
-        save_safety(self.run.path / "safety.safetensors", self.safety, self.store.scale, names, about)
         self.run.write_json("audits.json", self.notes["audits"])
         result |= {"labels_used": self.labels_used, "seconds": self.notes["seconds"], "seed": self.seed}
         return result | {"candidate": self.notes["candidates"][index]}
 
-    def _fit(self, number: int, known: Trajectory, categories: np.ndarray) -> Any:
+    def _learn(self, number: int) -> tuple[Trajectory, Any, np.ndarray, float]:
+        """Fit to all labels so far; what they are, how good the fit is, the rungs' tolerances, and the gap."""
+        known, categories = self._labelled()
+        self.show("fitting", {"round": number, "labels": len(categories)})
         config = replace(
             fit_settings(self.rungs.kind),
             steps=self.config.later_fit if number else self.config.first_fit,
@@ -217,18 +230,14 @@ class Campaign:
         )
         if number:
             config = replace(config, learning_rate=config.learning_rate / 2)
-        self.show("fitting", {"round": number, "labels": len(categories)})
         key = jax.random.fold_in(self._key(FITTING), number)
         self.safety, report = fit(self.safety, known, categories, config, key, room=self.config.labels)
-        return report
+        gap = optimism(self.notes["gaps"][-RECENT:])
+        return known, report, rungs(self.constraints, self.aims, number / self.config.rounds, gap), gap
 
-    def _add_candidate(self, number: int, rung: int, row: dict[str, Any]) -> None:
-        save_policy(self._file(number, rung), self._rung_policy(rung), self.reference)
-        if number == 0 and rung == RUNGS - 1:
-            save_policy(self.run.path / "before.safetensors", self._rung_policy(rung), self.reference)
-        costs = [0.0] * len(self.constraints)
-        candidate = Candidate(number, rung, row["mean_return"], row["mean_costs"], 0, costs)
-        self.notes["candidates"].append(asdict(candidate))
+    def _log(self, number: int, rows: list[dict[str, Any]]) -> None:
+        self.run.append_metrics([{"round": number, **row} for row in rows])
+        self.notes["rows"] += len(rows)
 
     def _note_round(
         self, number: int, rows: list[dict[str, Any]], tolerances: np.ndarray, gap: float, report: Any, seconds: float
@@ -256,18 +265,6 @@ class Campaign:
         self.notes["rounds"].append(note)
         self.show("round", note)
 
-    def _predict_candidates(self) -> None:
-        """What the last safety model says of all kept candidates, on rollouts that need no label."""
-        kept = self.config.rounds + 1 - KEPT
-        self.notes["candidates"] = [c for c in self.notes["candidates"] if c["round"] >= kept]
-        for start in range(0, len(self.notes["candidates"]), RUNGS):
-            group = self.notes["candidates"][start : start + RUNGS]
-            policies = [self._load_policy(c["round"], c["rung"]) for c in group]
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
-            returns, costs = self.rungs.predict(stacked, self.safety)
-            for candidate, value, cost in zip(group, returns, costs, strict=True):
-                candidate |= {"predicted_return": float(value), "predicted_costs": cost.tolist()}
-
     def _ask(self, groups: list[tuple[str, int | None, Trajectory]], candidate: int | None = None) -> None:
         """Put questions into the store; a rule answers at once."""
         number = self.notes["round"]
@@ -290,23 +287,17 @@ class Campaign:
             raise Waiting(missing)
         weights = np.array([constraint.cost_weights for constraint in self.constraints]).T
         for group in self.notes["asked"]:
-            whose = group["candidate"]
-            if group["counted"]:
-                continue
-            if group["rung"] is not None:
-                whose = next(
-                    place
-                    for place, c in enumerate(self.notes["candidates"])
-                    if (c["round"], c["rung"]) == (group["round"], group["rung"])
-                )
-            if whose is None:
+            if group["counted"] or (group["rung"] is None and group["candidate"] is None):
                 continue
             costs = weights[[category_of[i] for i in group["ids"]]]
-            candidate = Candidate(**self.notes["candidates"][whose])
-            expected = len(costs) * np.sum(candidate.predicted_costs)
-            self.notes["gaps"].append([float(costs.sum()), float(expected)])
-            candidate.add(costs)
-            self.notes["candidates"][whose] = asdict(candidate)
+            if group["candidate"] is None:
+                predicted = self.notes["rounds"][group["round"]]["rungs"][group["rung"]]["costs"]
+            else:
+                candidate = Candidate(**self.notes["candidates"][group["candidate"]])
+                predicted = candidate.predicted_costs
+                candidate.add(costs)
+                self.notes["candidates"][group["candidate"]] = asdict(candidate)
+            self.notes["gaps"].append([float(costs.sum()), float(len(costs) * np.sum(predicted))])
             group["counted"] = True
 
     def _labelled(self) -> tuple[Trajectory, np.ndarray]:
@@ -331,17 +322,10 @@ class Campaign:
         return favourite(self._candidates(), self.aims, gap, self.notes["tried"])
 
     def policy_of(self, index: int) -> Any:
-        candidate = self.notes["candidates"][index]
-        return self._load_policy(candidate["round"], candidate["rung"])
+        return load_policy(self._file(index), self.model, self.safety)
 
-    def _load_policy(self, number: int, rung: int) -> Any:
-        return load_tree(self._file(number, rung), self._rung_policy(rung))
-
-    def _rung_policy(self, rung: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[rung], self.rungs.policies)
-
-    def _file(self, number: int, rung: int) -> Any:
-        return self.run.path / f"round-{number}-rung-{rung}.safetensors"
+    def _file(self, index: int) -> Path:
+        return self.run.path / f"candidate-{index}.safetensors"
 
     def _save(self) -> None:
         self.run.write_lines("rounds.jsonl", self.notes["rounds"])
@@ -356,3 +340,7 @@ class Campaign:
 
     def _key(self, stream: int) -> jax.Array:
         return jax.random.fold_in(self.key, stream)
+
+
+def _of(policies: Any, rung: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[rung], policies)

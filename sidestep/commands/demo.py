@@ -1,31 +1,27 @@
-"""`sidestep demo`: what a side effect looks like, on Navigation, in a minute."""
+"""`sidestep demo`: the main job on Navigation, with the rule as the expert."""
 
 from pathlib import Path
 
-import jax
-import numpy as np
 from rich.console import Console
 
-from sidestep.labels.collect import explore
-from sidestep.labels.rules import load_rule
-from sidestep.models import load_model
-from sidestep.report.drawings import draw
+from sidestep.commands.campaign import begin, go_on
+from sidestep.runs import Run
 
-COUNT = 200
+STORY = (
+    "A robot crosses a plane to its goal. The model says where it moves and what it earns, not that it dirties\n"
+    "the area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns\n"
+    "the pattern, plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
+)
 
 
 def demo(out: Path, seed: int, quiet: bool) -> int:
-    """Roll out explorers, have the rule label them, draw them."""
-    console = Console(quiet=quiet)
-    model = load_model("navigation")
-    rule = load_rule(None, model)
-    console.print(f"rolling out {COUNT} exploring trajectories of {model.spec.name} ...")
-    trajectory = explore(model, jax.random.key(seed), COUNT)
-    categories = np.asarray(rule.label(trajectory))
-    for name, count in zip(rule.scale.categories, np.bincount(categories, minlength=3), strict=True):
-        console.print(f"  {name:7} {count / COUNT:6.1%}")
-    out.mkdir(parents=True, exist_ok=True)
-    picture = out / "navigation.png"
-    draw(model, trajectory, categories, rule.scale.categories).savefig(picture, dpi=130)
-    Console().print(f"open {picture.resolve()}")
-    return 0
+    """The campaign; a demo that was stopped goes on."""
+    Console(quiet=quiet).print(STORY, highlight=False)
+    if (out / "config.json").exists() and not (out / "result.json").exists():
+        return go_on(Run.open(out), quiet, False)
+    folder = out
+    number = 1
+    while folder.exists() and any(folder.iterdir()):
+        number += 1
+        folder = out.with_name(f"{out.name}-{number}")
+    return begin("navigation", ("none>=0.95",), None, "default", None, {}, {}, seed, folder, quiet, False)

@@ -1,0 +1,284 @@
+"""The main job: the ladder, the choice among candidates, and whole small campaigns, stopped and resumed."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sidestep.answers import load
+from sidestep.campaign.candidates import Candidate, favourite, optimism
+from sidestep.campaign.config import CampaignConfig
+from sidestep.campaign.ladder import best_of, certifiable, rungs
+from sidestep.campaign.pairs import PairsCampaign
+from sidestep.campaign.trajectories import Campaign
+from sidestep.campaign.waiting import Waiting
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.errors import InputError
+from sidestep.finite.occupancy import Bound, occupancy_lp
+from sidestep.labels.rules import Rule, load_rule
+from sidestep.labels.store import Store
+from sidestep.models import load_model
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.diversity import elites
+from sidestep.policies import make_policy, with_memory
+from sidestep.runs import Run
+from sidestep.safety.io import make_safety
+
+NONE = parse_constraints(["none>=0.95"], Scale())
+
+
+def quiet(stage, figures):
+    pass
+
+
+class TestLadder:
+    def test_begins_wide_and_ends_within_what_an_audit_certifies(self):
+        aim = certifiable(NONE[0], 2000, 0.975)
+        assert 0.03 < aim < 0.04
+        first, last = (rungs(NONE, np.array([aim]), progress, 1.0) for progress in (0.0, 1.0))
+        assert first[0, 0] == pytest.approx(0.05)
+        assert first[-1, 0] == 1.0
+        assert (np.diff(first[:, 0]) > 0).all()
+        assert (np.diff(last[:, 0]) > 0).all()
+        assert last[-1, 0] < aim
+
+    def test_rosy_predictions_make_it_stricter(self):
+        aim = np.array([0.03])
+        assert np.allclose(rungs(NONE, aim, 1.0, 2.0), rungs(NONE, aim, 1.0, 1.0) / 2)
+
+    def test_a_rung_goes_on_from_the_best_policy_that_it_can_mend(self):
+        returns, costs = np.array([-90.0, -80.0, -120.0]), np.array([[0.1], [1.0], [0.0]])
+        assert best_of(returns, costs, np.array([[0.05], [0.5], [0.001]])).tolist() == [0, 1, 2]
+
+    def test_few_rollouts_cannot_certify_much(self):
+        assert certifiable(NONE[0], 100, 0.95) < certifiable(NONE[0], 2000, 0.95) < 0.05
+
+
+class TestCandidates:
+    def test_labels_outweigh_a_prediction(self):
+        rosy = Candidate(0, -80.0, [0.01], 200, [40.0])
+        assert rosy.believed_costs(1.0)[0] > 0.15
+
+    def test_the_favourite_earns_most_within_the_aims(self):
+        candidates = [Candidate(0, -90.0, [0.01], 0, [0.0]), Candidate(1, -85.0, [0.02], 0, [0.0])]
+        candidates.append(Candidate(2, -80.0, [0.2], 0, [0.0]))
+        aims = np.array([0.03])
+        assert favourite(candidates, aims, 1.0) == 1
+        assert favourite(candidates, aims, 2.0) == 0  # predictions proved rosy
+        assert favourite(candidates, aims, 1.0, tried=[1]) == 0
+        assert favourite(candidates[2:], aims, 1.0) == 0  # nothing within: the safest
+
+    def test_the_gap_needs_evidence(self):
+        assert optimism([]) == 1.0
+        assert optimism([(2.0, 1.0)]) < 1.2 < optimism([(40.0, 20.0)]) < 2.0
+        assert optimism([(0.0, 30.0)]) == 1.0
+
+
+class TestOptions:
+    def test_bad_ones_are_refused(self):
+        for changes in ({"labels": 5}, {"rounds": 0}, {"check_share": 0.0}, {"polish_epochs": 70}, {"confidence": 1.0}):
+            with pytest.raises(InputError):
+                CampaignConfig(**changes)
+
+    def test_the_budget_is_spent_exactly(self):
+        for labels in (37, 250, 2000):
+            config = CampaignConfig(labels=labels)
+            spent = config.explored + config.checked + sum(config.asked(number) for number in range(config.rounds))
+            assert spent == labels
+
+
+def test_elites_beat_explorers():
+    from sidestep.labels.collect import explore
+
+    model = load_model("navigation")
+    found = elites(model, 40, jax.random.key(0))
+    assert np.mean(found.returns()[:10]) > np.max(explore(model, jax.random.key(1), 100).returns()) - 30
+    assert np.asarray(found.returns()).shape == (40,)
+
+
+def test_memory_changes_nothing_at_first():
+    model = load_model("navigation")
+    policy = make_policy(model, jax.random.key(0), clock=True).mean()
+    safety = make_safety("hazard", 2, 2, 3, key=jax.random.key(1), units=4, encoder=(8, 4))
+    wider = with_memory(policy, safety)
+    state = jnp.array([3.0, 2.0])
+    one, _ = policy.act(state, jnp.asarray(3), policy.start(), jax.random.key(2))
+    other, _ = wider.act(state, jnp.asarray(3), wider.start(), jax.random.key(2))
+    assert np.allclose(one, other, atol=1e-6)
+
+
+class TestPairs:
+    """Boxpushing: the exact optimum from few labels."""
+
+    def campaign(self, folder: Path, rule: Rule | None) -> PairsCampaign:
+        model = load_model("boxpushing?map=1")
+        run = Run(folder)
+        folder.mkdir(exist_ok=True)
+        file = folder / "labels.store"
+        store = Store.open(file) if file.exists() else Store.create(file, model.spec, Scale())
+        config = CampaignConfig(rollouts=200)
+        return PairsCampaign(run, model, rule, NONE, store, config, None, 3, "boxpushing?map=1", quiet)
+
+    def test_finds_the_optimum_with_a_few_labels_and_asks_nothing_twice(self, tmp_path):
+        model = load_model("boxpushing?map=1")
+        rule = load_rule(None, model)
+        campaign = self.campaign(tmp_path / "rule", rule)
+        result = campaign.go_on()
+        exact = occupancy_lp(model.finite, [Bound(model.side_effect.astype(float), 0.0)])
+        assert campaign.rounds[-1]["return"] == pytest.approx(exact.value, abs=1e-3)
+        assert result["penalty"]["mean"] == 0.0
+        assert result["constraints"][0]["certified"]
+        assert result["labels_used"] < 0.2 * model.finite.reward.size
+
+        people, asked = self.campaign(tmp_path / "people", None), []
+        for _ in range(20):
+            try:
+                people._known_optimum()
+                break
+            except Waiting as waiting:
+                asked += waiting.ids
+                people.store.label(waiting.ids, rule.label(people.store.get(waiting.ids)), annotator="ann")
+                people = self.campaign(tmp_path / "people", None)
+                people._remember()
+        assert len(asked) == len(set(asked)) == result["labels_used"]
+        assert people.rounds[-1]["return"] == pytest.approx(exact.value, abs=1e-3)
+
+
+class Stopped(Exception):
+    pass
+
+
+SMALL = CampaignConfig(
+    labels=60,
+    rounds=2,
+    members=1,
+    units=4,
+    first_fit=100,
+    later_fit=50,
+    round_epochs=4,
+    searching_rounds=1,
+    polish_epochs=50,
+    audits=2,
+    rollouts=100,
+)
+PLANNING = PlanConfig(widths=(8,), batch=16, test_batch=32, search_rounds=2, search_population=256)
+
+
+@pytest.fixture(scope="module")
+def walk():
+    """A walk along a line, as a user's Python model: the goal lies behind a place where one must not linger."""
+    from sidestep.model import Space, Spec, Variable
+
+    class Walk:
+        spec = Spec(
+            name="walk",
+            state=Space((Variable("x", "real", 1, -10.0, 10.0),)),
+            action=Space((Variable("move", "real", 1, -1.0, 1.0),)),
+            horizon=6,
+            discount=1.0,
+            gradient="exact",
+        )
+
+        def reset(self, key):
+            return jnp.zeros(1)
+
+        def step(self, state, action, key):
+            moved = state + action + 0.1 * jax.random.normal(key, (1,))
+            return moved, -jnp.abs(moved[0] - 3.0), jnp.zeros((), bool)
+
+        def action_bounds(self, state):
+            return -jnp.ones(1), jnp.ones(1)
+
+    return Walk()
+
+
+def lingering(trajectory) -> jax.Array:
+    inside = (trajectory.states[..., 0] > 1.0) & (trajectory.states[..., 0] < 2.0) & trajectory.mask
+    count = jnp.sum(inside, axis=1)
+    return (count >= 2).astype(int) + (count >= 4).astype(int)
+
+
+class TestTrajectories:
+    def campaign(self, folder: Path, model, rule: Rule | None, show=quiet) -> Campaign:
+        folder.mkdir(exist_ok=True)
+        file = folder / "labels.store"
+        store = Store.open(file) if file.exists() else Store.create(file, model.spec, Scale())
+        return Campaign(Run(folder), model, rule, NONE, store, SMALL, PLANNING, 5, "walk", show)
+
+    def test_stopped_anywhere_or_labelled_by_people_it_comes_to_the_same_answer(self, tmp_path, walk):
+        rule = Rule("lingering", Scale(), lingering)
+        whole = self.campaign(tmp_path / "whole", walk, rule)
+        result = whole.go_on()
+        assert result["labels_used"] <= SMALL.labels
+        assert result["audit_labels"] == 100 * result["audits"]
+        assert len(whole.store.labelled()[0]) == result["labels_used"]
+
+        stops = iter(["fitting", "planning", "polishing", "auditing"])
+        next_stop = [next(stops)]
+
+        def stopping(stage, figures):
+            if stage == next_stop[0]:
+                next_stop[0] = next(stops, None)
+                raise Stopped
+
+        broken = self.campaign(tmp_path / "broken", walk, rule, stopping)
+        for _ in range(10):
+            try:
+                resumed = broken.go_on()
+                break
+            except Stopped:
+                pass
+        assert next_stop[0] is None
+        timeless = {name: value for name, value in resumed.items() if name != "seconds"}
+        assert timeless == {name: value for name, value in result.items() if name != "seconds"}
+        assert (tmp_path / "broken/policy.safetensors").read_bytes() == (
+            tmp_path / "whole/policy.safetensors"
+        ).read_bytes()
+
+        people, asked = self.campaign(tmp_path / "people", walk, None), []
+        while people.notes["stage"] != "audit":
+            try:
+                people.go_on()
+            except Waiting as waiting:
+                if people.notes["stage"] == "audit":
+                    break
+                asked += waiting.ids
+                people.store.label(waiting.ids, lingering(people.store.get(waiting.ids)), annotator="ann")
+        assert len(asked) == len(set(asked)) == result["labels_used"]
+        assert [c["predicted_return"] for c in people.notes["candidates"]] == [
+            c["predicted_return"] for c in whole.notes["candidates"]
+        ]
+
+
+def test_the_command_tells_people_what_to_label(tmp_path, capsys):
+    from sidestep.cli import main
+
+    file = tmp_path / "line.py"
+    file.write_text(
+        "import jax.numpy as jnp\n"
+        "from sidestep.model import Space, Spec, Variable\n"
+        "class Line:\n"
+        "    spec = Spec(name='line', state=Space((Variable('x', 'real', 1, -9.0, 9.0),)),\n"
+        "                action=Space((Variable('move', 'real', 1, -1.0, 1.0),)),\n"
+        "                horizon=3, discount=1.0, gradient='exact')\n"
+        "    def reset(self, key): return jnp.zeros(1)\n"
+        "    def step(self, state, action, key): return state + action, state[0], jnp.zeros((), bool)\n"
+        "    def action_bounds(self, state): return -jnp.ones(1), jnp.ones(1)\n"
+        "line = Line()\n"
+    )
+    arguments = ["plan", f"{file}:line", "--labels", "40", "--categories", "fine,bad", "--out", str(tmp_path / "run")]
+    assert main([*arguments, "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert "wait for a label" in told
+    assert "sidestep resume" in told
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["constraints"] == ["fine>=0.95"]
+    assert config["kind"] == "campaign"
+    assert main(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 0
+    waiting = json.loads(capsys.readouterr().out)
+    assert waiting["status"] == "waiting"
+    assert len(waiting["trajectories"]) == 10
+    assert load(tmp_path / "run").categories == ("fine", "bad")
