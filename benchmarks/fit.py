@@ -2,7 +2,7 @@
 
     python benchmarks/fit.py [--quick] [--torch-python PATH] [--out FOLDER]
 
-writes fit.json and fit.md into the folder. Times are medians of chunks of minibatches after compilation, on random
+writes fit.json, fit.md and fit.svg. Times are medians of chunks of minibatches after compilation, on random
 data. The PyTorch side (nn.GRU with dropout, mean over time, linear head, Adam) runs in an interpreter of its own
 and is left out when none is given.
 """
@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import numpy as np
 
 from sidestep.files import atomic_write
 from sidestep.model import Trajectory
-from sidestep.safety.config import FitConfig
+from sidestep.safety.base import predict
+from sidestep.safety.config import FitConfig, fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety
+from sidestep.safety.report import scores
 
 BATCH, ROWS = 100, 5_000
 TORCH = """
@@ -74,6 +77,45 @@ def torchs(python: str, layers: int, steps: int, minibatches: int) -> float:
     return min(run(threads) for threads in {1, os.cpu_count() or 1})
 
 
+def accuracies(quick: bool) -> list[dict[str, Any]]:
+    """None-or-not accuracy on fresh trajectories of Navigation against seconds of fitting to 2,000 labels."""
+    from safety import PAPER, gather
+
+    labelled, test = gather("navigation", 2_000, 21), gather("navigation", 10_000, 999_999)
+    shapes = [("hazard", {}), ("hazard", {"units": 32}), ("hazard", {"units": 64}), ("classifier", PAPER)]
+    points = []
+    for kind, shape in shapes:
+        model = make_safety(kind, 2, 2, 3, key=jax.random.key(0), **shape)
+        settings = fit_settings(kind) if kind == "hazard" else FitConfig(learning_rate=1e-3)
+        settings = replace(settings, check_every=50, patience=0)
+        fit(model, *labelled, replace(settings, steps=50), jax.random.key(0))  # compiles
+        for steps in (100, 400) if quick else (100, 200, 400, 800, 1600, 3200):
+            fitted, report = fit(model, *labelled, replace(settings, steps=steps), jax.random.key(0))
+            right = scores(np.asarray(predict(fitted, test[0])), test[1]).best_or_not_accuracy
+            points.append({"model": kind, "shape": shape, "steps": steps, "seconds": report.seconds, "accuracy": right})
+            print(points[-1], flush=True)
+    return points
+
+
+def draw(points: list[dict[str, Any]], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for name in dict.fromkeys(_words(point) for point in points):
+        own = [point for point in points if _words(point) == name]
+        axes.plot([p["seconds"] for p in own], [p["accuracy"] for p in own], marker="o", label=name)
+    axes.set(xscale="log", xlabel="seconds of fitting, 2,000 labels", ylabel="none or not: share right")
+    axes.legend()
+    figure.savefig(file)
+
+
+def _words(row: dict[str, Any]) -> str:
+    return " ".join([row["model"], *(f"{name} {value}" for name, value in row["shape"].items())])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer minibatches, no growth")
@@ -109,12 +151,21 @@ def main() -> None:
         "|---|---|---|---|---|",
     ]
     for row in rows:
-        words = " ".join(f"{name} {value}" for name, value in row["shape"].items())
         torch = row.get("torch_per_second")
         beside = f"{torch:.0f} | {row['per_second'] / torch:.2f}" if torch else "- | -"
-        lines.append(f"| {row['model']} {words} | {row['steps']} | {row['per_second']:.0f} | {beside} |")
+        lines.append(f"| {_words(row)} | {row['steps']} | {row['per_second']:.0f} | {beside} |")
+    points = accuracies(options.quick)
+    lines += [
+        "\n# Accuracy against time, Navigation, 2,000 labels\n",
+        "| model | minibatches | seconds | none or not |",
+    ]
+    lines.append("|---|---|---|---|")
+    for point in points:
+        lines.append(f"| {_words(point)} | {point['steps']} | {point['seconds']:.2f} | {point['accuracy']:.4f} |")
     options.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(options.out / "fit.json", json.dumps({"cpus": os.cpu_count(), "rows": rows}, indent=1))
+    draw(points, options.out / "fit.svg")
+    content = {"cpus": os.cpu_count(), "rows": rows, "accuracy": points}
+    atomic_write(options.out / "fit.json", json.dumps(content, indent=1))
     atomic_write(options.out / "fit.md", "\n".join(lines) + "\n")
 
 

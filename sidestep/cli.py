@@ -239,7 +239,7 @@ class Plan(Common):
     rule: str | None = None
     """The rule that plays the expert: a name, or file.py:function; without it the model's own, or people."""
     categories: str | None = None
-    """The scale on which people label, best first: "none,mild,severe" without it."""
+    """The scale on which people label, best first: "none < mild < severe" without it."""
     method: Literal["default", "gradient", "paper", "paper-mfge", "ppo"] = "default"
     """default: what works best; gradient: a network even where a finite model has an exact optimum; paper: PPO with
     the gradient through model and classifier (MBGE); paper-mfge: with the score function; ppo: no constraint."""

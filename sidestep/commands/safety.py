@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sidestep.errors import InputError
 from sidestep.labels.store import Store
-from sidestep.safety.config import FitConfig
+from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import Progress, fit
 from sidestep.safety.io import load_safety, make_safety, safety_header, save_safety
 from sidestep.safety.report import FitReport
@@ -54,7 +54,7 @@ def fit_store(
                 "a Markov classifier has no recurrent layers or units; leave them out", place="--kind markov"
             )
         model = make_safety(kind, *sizes, key=jax.random.key(seed), members=members, **given)
-    config = replace(FitConfig(), **changes)
+    config = replace(fit_settings(kind), **changes)
     with Bar(console=Console(stderr=True), disable=quiet or as_json) as bar:
         task = bar.add_task("fitting", total=config.steps)
 
