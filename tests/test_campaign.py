@@ -22,7 +22,6 @@ from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.diversity import elites
 from sidestep.policies import make_policy, with_memory
 from sidestep.runs import Run
 from sidestep.safety.io import make_safety
@@ -90,15 +89,6 @@ class TestOptions:
             assert spent == labels
 
 
-def test_elites_beat_explorers():
-    from sidestep.labels.collect import explore
-
-    model = load_model("navigation")
-    found = elites(model, 40, jax.random.key(0))
-    assert np.mean(found.returns()[:10]) > np.max(explore(model, jax.random.key(1), 100).returns()) - 30
-    assert np.asarray(found.returns()).shape == (40,)
-
-
 def test_memory_changes_nothing_at_first():
     model = load_model("navigation")
     policy = make_policy(model, jax.random.key(0), clock=True).mean()
@@ -164,7 +154,7 @@ SMALL = CampaignConfig(
     audits=2,
     rollouts=100,
 )
-PLANNING = PlanConfig(widths=(8,), batch=16, test_batch=32, search_rounds=2, search_population=256)
+PLANNING = PlanConfig(widths=(8,), batch=16, test_batch=32, search_rounds=0)
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +214,7 @@ class TestTrajectories:
                 raise Stopped
 
         people, asked = self.campaign(tmp_path / "people", walk, None, stopping), []
+        people.rungs.planner = whole.rungs.planner  # what is compiled need not be compiled again
         while people.notes["stage"] != "audit":
             try:
                 people.go_on()

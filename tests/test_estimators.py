@@ -48,7 +48,7 @@ class Drift:
 
 def learner_and_problem(texts=("none>=0.9",), config=SMALL):
     model = Drift()
-    safety = HazardModel(2, 1, 3, key=jax.random.key(7), units=8)
+    safety = HazardModel(2, 1, 3, key=jax.random.key(7), units=8, encoder=())
     problem = Problem(model, safety, parse_constraints(texts, Scale()))
     return Learner.start(problem, config, jax.random.key(1)), problem
 
