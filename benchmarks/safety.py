@@ -109,6 +109,17 @@ def guilty_share(model: Any, trajectory: Trajectory, categories: np.ndarray) -> 
     return float((np.asarray(shares) * guilty).sum(axis=1)[categories > 0].mean())
 
 
+def figures(found: Any) -> dict[str, float]:
+    """What the tables say of scores."""
+    return {
+        "accuracy": found.accuracy,
+        "none_or_not": found.best_or_not_accuracy,
+        "log_loss": found.log_loss,
+        "calibration_error": found.calibration_error,
+        "none_calibration_error": found.best_or_not_calibration_error,
+    }
+
+
 def measure(
     domain: str, kind: str, config: FitConfig, labels: int, seed: int, test: tuple[Trajectory, np.ndarray], **shape: Any
 ) -> dict[str, Any]:
@@ -125,11 +136,7 @@ def measure(
         "labels": labels,
         "seed": seed,
         "shares": (np.bincount(categories, minlength=3) / labels).round(3).tolist(),
-        "accuracy": found.accuracy,
-        "none_or_not": found.best_or_not_accuracy,
-        "log_loss": found.log_loss,
-        "calibration_error": found.calibration_error,
-        "none_calibration_error": found.best_or_not_calibration_error,
+        **figures(found),
         "steps": report.steps,
         "best_steps": report.best_steps,
         "seconds": seconds,
@@ -158,11 +165,7 @@ def measure_pairs(grid: str, number: int, seed: int) -> dict[str, Any]:
         "shape": {},
         "labels": len(order),
         "seed": seed,
-        "accuracy": found.accuracy,
-        "none_or_not": found.best_or_not_accuracy,
-        "log_loss": found.log_loss,
-        "calibration_error": found.calibration_error,
-        "none_calibration_error": found.best_or_not_calibration_error,
+        **figures(found),
         "steps": report.steps,
         "pairs": len(rows),
         "seconds": time.perf_counter() - start,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from sidestep.audits import split_confidence
 from sidestep.constraints import Constraint
 
 WIDE = (1.0, 0.6, 0.25, 0.0)  # first rungs: d to this power, from the tolerance itself to 1
@@ -34,6 +35,14 @@ def certifiable(constraint: Constraint, rollouts: int, confidence: float) -> flo
         return tolerance / 4
     chances = np.linspace(0.0, tolerance, 400)
     return float(chances[np.sum(binom.cdf(allowed, rollouts, chances) >= PASSING) - 1])
+
+
+def certifiable_costs(
+    constraints: Sequence[Constraint], rollouts: int, confidence: float
+) -> Float[np.ndarray, " constraint"]:
+    """The certifiable cost of each constraint in a campaign's first audit, where all of them share the error."""
+    level = 1.0 - (1.0 - split_confidence(confidence, 1)) / len(constraints)
+    return np.array([certifiable(constraint, rollouts, level) for constraint in constraints])
 
 
 def rungs(

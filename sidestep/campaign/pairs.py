@@ -12,7 +12,6 @@ A label answers one question for good, so that the store itself is all that a re
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sidestep.answers import save_policy
-from sidestep.audits import split_confidence
 from sidestep.campaign.audit import Auditor, audited
 from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.ladder import certifiable
-from sidestep.campaign.waiting import Waiting
+from sidestep.campaign.ladder import certifiable_costs
+from sidestep.campaign.waiting import Show, Waiting, campaign_key
 from sidestep.constraints import Constraint
 from sidestep.finite.graph import reachable
 from sidestep.finite.occupancy import Bound, Infeasible, Optimum, occupancy_lp
@@ -42,11 +40,8 @@ from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety, save_safety
 
 FITTING, PLANNING, SPREADING = range(3)  # streams of keys that never meet
-CAMPAIGN = 0xCA49
 BLOCK = 100  # questions at a time
 VISITED = 1e-6  # expected visits from which on a pair counts as visited
-
-Show = Callable[[str, dict[str, Any]], None]
 
 
 class PairsCampaign:
@@ -68,7 +63,7 @@ class PairsCampaign:
         """`planning` trains a network by exact gradients; without it the optimum is a table."""
         self.run, self.model, self.rule, self.constraints, self.store = run, model, rule, constraints, store
         self.config, self.planning, self.seed, self.reference, self.show = config, planning, seed, reference, show
-        self.key = jax.random.fold_in(jax.random.key(seed), CAMPAIGN)
+        self.key = campaign_key(seed)
         self.pairs = jax.tree.map(np.asarray, all_pairs(model))
         self.category = np.full(model.finite.reward.size, -1)  # of each pair; -1 where there is no label
         self.ids: dict[int, int] = {}  # of the store, for each pair asked about
@@ -114,8 +109,7 @@ class PairsCampaign:
         try:
             return occupancy_lp(finite, [Bound(cost, 0.0, name) for cost, name in zip(costs, names, strict=True)])
         except Infeasible:
-            level = 1.0 - (1.0 - split_confidence(self.config.confidence, 1)) / len(self.constraints)
-            limits = [certifiable(constraint, self.config.rollouts, level) for constraint in self.constraints]
+            limits = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence).tolist()
             return occupancy_lp(finite, [Bound(*bound) for bound in zip(costs, limits, names, strict=True)])
 
     def _network(self) -> Any:

@@ -10,7 +10,6 @@ there as if nothing had happened, and never asks twice.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ import jax
 import numpy as np
 
 from sidestep.answers import load_policy, save_policy
-from sidestep.audits import split_confidence
 from sidestep.campaign.audit import Auditor, audited, costly_of
 from sidestep.campaign.candidates import Candidate, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.ladder import RUNGS, certifiable, rungs
+from sidestep.campaign.ladder import RUNGS, certifiable_costs, rungs
 from sidestep.campaign.questions import first_questions, plain_rollouts, round_questions
 from sidestep.campaign.rungs import GradientRungs, Rungs, TableRungs
-from sidestep.campaign.waiting import Waiting
+from sidestep.campaign.waiting import Show, Waiting, campaign_key
 from sidestep.constraints import Constraint
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store
@@ -39,12 +37,9 @@ from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety, save_safety
 
 EXPLORING, FITTING, PLANNING, ASKING, CHECKING = range(5)  # streams of keys that never meet
-CAMPAIGN = 0xCA49  # folded into a seed's key: see certify.CERTIFICATION
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 CHECKS = 4  # blocks of labels in which candidates are checked
 ENOUGH = 120  # labels of its own after which a favourite needs no further check
-
-Show = Callable[[str, dict[str, Any]], None]
 
 
 class Campaign:
@@ -65,10 +60,8 @@ class Campaign:
     ) -> None:
         self.run, self.model, self.rule, self.constraints, self.store = run, model, rule, constraints, store
         self.config, self.seed, self.reference, self.show = config, seed, reference, show
-        self.key = jax.random.fold_in(jax.random.key(seed), CAMPAIGN)
-        level = split_confidence(config.confidence, 1)
-        joint = 1.0 - (1.0 - level) / len(constraints)
-        self.aims = np.array([certifiable(constraint, config.rollouts, joint) for constraint in constraints])
+        self.key = campaign_key(seed)
+        self.aims = certifiable_costs(constraints, config.rollouts, config.confidence)
         exact = planning.reward_gradient == "exact"
         sizes = model.spec.state.size, model.spec.action.size, len(store.scale)
         shape = {"hidden": (64, 64), "dropout": 0.0} if exact else {"units": config.units}

@@ -1,4 +1,17 @@
-"""How a campaign says that it cannot go on before people have labelled."""
+"""What every kind of campaign shares with its caller: its key, what it shows, how it says that people have to label."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+CAMPAIGN = 0xCA49  # folded into a seed's key: see certify.CERTIFICATION
+
+Show = Callable[[str, dict[str, Any]], None]
+
+
+def campaign_key(seed: int) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(seed), CAMPAIGN)
 
 
 class Waiting(Exception):
