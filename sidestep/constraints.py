@@ -12,9 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from sidestep.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Sense = Literal["<=", ">="]
 
@@ -111,6 +114,13 @@ class Constraint:
         slack = ROUNDING * self.bound
         share = self.share(shares)
         return share <= self.bound + slack if self.sense == "<=" else share >= self.bound - slack
+
+
+def cost_matrix(constraints: Sequence[Constraint]) -> "np.ndarray":
+    """(constraint, category): the cost of each category for each constraint."""
+    import numpy as np
+
+    return np.array([constraint.cost_weights for constraint in constraints], np.float32)
 
 
 def parse_constraints(texts: Iterable[str], scale: Scale) -> tuple[Constraint, ...]:

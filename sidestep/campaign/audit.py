@@ -10,7 +10,7 @@ import numpy as np
 from sidestep.audits import people_audit, split_confidence
 from sidestep.campaign.waiting import Waiting
 from sidestep.certify import audit, certification_key, fresh_return
-from sidestep.constraints import Constraint
+from sidestep.constraints import Constraint, cost_matrix
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store
 from sidestep.model import Model, Policy
@@ -105,4 +105,4 @@ def _slack(result: dict[str, Any], constraints: tuple[Constraint, ...]) -> float
 def costly_of(constraints: tuple[Constraint, ...], result: dict[str, Any], categories: tuple[str, ...]) -> np.ndarray:
     """How many of an audit's rollouts count for each constraint."""
     shares = np.array([result["side_effects"][name] for name in categories])
-    return np.array([constraint.cost_weights for constraint in constraints]) @ shares * result["rollouts"]
+    return cost_matrix(constraints) @ shares * result["rollouts"]

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from sidestep.campaign.config import POLISH_TEST
 from sidestep.campaign.ladder import RUNGS, best_of
-from sidestep.constraints import Constraint
+from sidestep.constraints import Constraint, cost_matrix
 from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
@@ -151,7 +151,7 @@ class TableRungs:
         tables = hazard_tables(self.model, self.constraints, safety)
         self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in tolerances]), float)
         returns, shares = (np.asarray(part) for part in _rolled(self.model, self.policies, safety, self.key))
-        costs = shares @ np.array([constraint.cost_weights for constraint in self.constraints]).T
+        costs = shares @ cost_matrix(self.constraints).T
         return [
             {
                 "seed_index": rung,

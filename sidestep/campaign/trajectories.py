@@ -10,6 +10,7 @@ there as if nothing had happened, and never asks twice.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sidestep.campaign.ladder import RUNGS, certifiable_costs, rungs
 from sidestep.campaign.questions import first_questions, plain_rollouts, round_questions
 from sidestep.campaign.rungs import GradientRungs, Rungs, TableRungs
 from sidestep.campaign.waiting import Show, Waiting, campaign_key
-from sidestep.constraints import Constraint
+from sidestep.constraints import Constraint, cost_matrix
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store
 from sidestep.labels.votes import resolve
@@ -37,8 +38,10 @@ from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety, save_safety
 
 EXPLORING, FITTING, PLANNING, ASKING, CHECKING = range(5)  # streams of keys that never meet
+SHOWN = RUNGS // 2  # the rung whose figures stand for a round
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 CHECKS = 4  # blocks of labels in which candidates are checked
+FEW = 10  # labels of either side of a constraint with which a fit can begin
 ENOUGH = 120  # labels of its own after which a favourite needs no further check
 
 
@@ -66,7 +69,8 @@ class Campaign:
         sizes = model.spec.state.size, model.spec.action.size, len(store.scale)
         shape = {"hidden": (64, 64), "dropout": 0.0} if exact else {"units": config.units}
         kind = "markov" if exact else "hazard"
-        self.safety: Any = make_safety(kind, *sizes, key=self._key(FITTING), members=config.members, **shape)
+        self.unfitted: Any = make_safety(kind, *sizes, key=self._key(FITTING), members=config.members, **shape)
+        self.safety = self.unfitted
         epochs = config.round_epochs
         planning = replace(planning, epochs=epochs * (config.rounds + 1), test_every=epochs, search_population=1000)
         label = rule.label if rule and rule.compiled else None
@@ -89,6 +93,7 @@ class Campaign:
             "stage": "explore",
             "round": 0,
             "asked": [],  # groups of questions: ids, and whose plain rollouts they are
+            "varied": False,  # whether the last fit knew enough of either side of every constraint
             "gaps": [],  # (costly, predicted) of groups of labels
             "candidates": [],
             "rounds": [],
@@ -215,18 +220,22 @@ class Campaign:
         """Fit to all labels so far; what they are, how good the fit is, the rungs' tolerances, and the gap."""
         known, categories = self._labelled()
         self.show("fitting", {"round": number, "labels": len(categories)})
+        first = not self.notes["varied"]
         config = replace(
             fit_settings(self.rungs.kind),
-            steps=self.config.later_fit if number else self.config.first_fit,
+            steps=self.config.first_fit if first else self.config.later_fit,
             held_out=0.15,
             patience=8,
         )
-        if number:
+        if not first:
             config = replace(config, learning_rate=config.learning_rate / 2)
         key = jax.random.fold_in(self._key(FITTING), number)
-        self.safety, report = fit(self.safety, known, categories, config, key, room=self.config.labels)
+        start = self.unfitted if first else self.safety
+        self.safety, report = fit(start, known, categories, config, key, room=self.config.labels)
         gap = optimism(self.notes["gaps"][-RECENT:])
-        return known, report, rungs(self.constraints, self.aims, number / self.config.rounds, gap), gap
+        tolerances = rungs(self.constraints, self.aims, number / self.config.rounds, gap)
+        self.notes["varied"] = varied(self.constraints, categories)
+        return known, report, tolerances if self.notes["varied"] else np.ones_like(tolerances), gap
 
     def _log(self, number: int, rows: list[dict[str, Any]]) -> None:
         self.run.append_metrics([{"round": number, **row} for row in rows])
@@ -235,7 +244,7 @@ class Campaign:
     def _note_round(
         self, number: int, rows: list[dict[str, Any]], tolerances: np.ndarray, gap: float, report: Any, seconds: float
     ) -> None:
-        middle = rows[RUNGS // 2]
+        middle = rows[SHOWN]
         note = {
             "round": number,
             "labels": self.labels_used,
@@ -243,7 +252,7 @@ class Campaign:
             "return": middle["mean_return"],
             "predicted": middle["mean_predicted"],
             "labelled": None,
-            "margin": float(1.0 - tolerances[RUNGS // 2, 0] / max(self.constraints[0].tolerance, 1e-9)),
+            "margin": float(1.0 - tolerances[SHOWN, 0] / max(self.constraints[0].tolerance, 1e-9)),
             "optimism": gap,
             "rungs": [
                 {"tolerance": tolerance.tolist(), "return": row["mean_return"], "costs": row["mean_costs"]}
@@ -278,13 +287,17 @@ class Campaign:
         missing = [i for i in dict.fromkeys(self._asked_ids()) if i not in category_of]
         if missing:
             raise Waiting(missing)
-        weights = np.array([constraint.cost_weights for constraint in self.constraints]).T
+        weights = cost_matrix(self.constraints).T
         for group in self.notes["asked"]:
             if group["counted"] or (group["rung"] is None and group["candidate"] is None):
                 continue
-            costs = weights[[category_of[i] for i in group["ids"]]]
+            categories = [category_of[i] for i in group["ids"]]
+            costs = weights[categories]
             if group["candidate"] is None:
-                predicted = self.notes["rounds"][group["round"]]["rungs"][group["rung"]]["costs"]
+                note = self.notes["rounds"][group["round"]]
+                predicted = note["rungs"][group["rung"]]["costs"]
+                if group["rung"] == SHOWN:
+                    note["labelled"] = (np.bincount(categories, minlength=len(weights)) / len(costs)).tolist()
             else:
                 candidate = Candidate(**self.notes["candidates"][group["candidate"]])
                 predicted = candidate.predicted_costs
@@ -337,3 +350,10 @@ class Campaign:
 
 def _of(policies: Any, rung: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[rung], policies)
+
+
+def varied(constraints: Sequence[Constraint], categories: np.ndarray) -> bool:
+    """Whether labels show both sides of every constraint. Of one side alone nothing can be learned, and who learned
+    from it is too sure of itself to learn more: then plans go without constraint, and the next fit begins anew."""
+    costly = cost_matrix(constraints)[:, categories].sum(axis=1)
+    return bool(np.all(np.minimum(costly, len(categories) - costly) >= FEW))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sidestep.constraints import Constraint
+from sidestep.constraints import Constraint, cost_matrix
 from sidestep.model import Model, Trajectory
 
 
@@ -24,7 +24,7 @@ class Problem:
     @cached_property
     def weights(self) -> np.ndarray:
         """(constraint, category): which categories count as the cost of a constraint."""
-        return np.array([constraint.cost_weights for constraint in self.constraints], np.float32)
+        return cost_matrix(self.constraints)
 
     @cached_property
     def tolerances(self) -> np.ndarray:
