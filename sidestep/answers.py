@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,15 +40,18 @@ def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy |
         return load_tree(path, TabularPolicy(jnp.zeros(model.finite.reward.shape), model))  # type: ignore[attr-defined]
     if header.get("kind") != "network-policy":
         raise InputError("is a file of ours, but not a policy", place=str(path))
-    like = make_policy(
-        model,
-        jax.random.key(0),
-        widths=tuple(header["widths"]),
-        squash=header["squash"],
-        clock=header["clock"],
-        safety=safety if header["memory"] else None,
-    )
-    return load_tree(path, like)
+
+    def fresh() -> NetworkPolicy:
+        return make_policy(
+            model,
+            jax.random.key(0),
+            widths=tuple(header["widths"]),
+            squash=header["squash"],
+            clock=header["clock"],
+            safety=safety if header["memory"] else None,
+        )
+
+    return load_tree(path, eqx.filter_eval_shape(fresh))
 
 
 class Actor:

@@ -36,7 +36,10 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def load_tree(path: Path, like: Any) -> Any:
-    """The tree that was saved, with the structure of `like`; shapes and types must be the same."""
+    """The tree that was saved, with the structure of `like`; shapes and types must be the same.
+
+    `like` may hold the shapes of arrays in their place (`eqx.filter_eval_shape`), which costs no computation.
+    """
     from safetensors.numpy import load_file
 
     read_header(path)
@@ -48,7 +51,7 @@ def load_tree(path: Path, like: Any) -> Any:
     leaves, structure = jax.tree.flatten(like)
     filled, found = [], iter(names)
     for leaf in leaves:
-        if not eqx.is_array(leaf):
+        if not _is_array(leaf):
             filled.append(leaf)
             continue
         name = next(found)
@@ -65,7 +68,11 @@ def load_tree(path: Path, like: Any) -> Any:
 
 def _named(tree: Any) -> list[tuple[str, Any]]:
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if eqx.is_array(leaf)]
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if _is_array(leaf)]
+
+
+def _is_array(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _plain(leaf: Any) -> Any:

@@ -58,12 +58,12 @@ class TestLadder:
 
 class TestCandidates:
     def test_labels_outweigh_a_prediction(self):
-        rosy = Candidate(0, -80.0, [0.01], 200, [40.0])
+        rosy = Candidate("a", -80.0, [0.01], 200, [40.0])
         assert rosy.believed_costs(1.0)[0] > 0.15
 
     def test_the_favourite_earns_most_within_the_aims(self):
-        candidates = [Candidate(0, -90.0, [0.01], 0, [0.0]), Candidate(1, -85.0, [0.02], 0, [0.0])]
-        candidates.append(Candidate(2, -80.0, [0.2], 0, [0.0]))
+        candidates = [Candidate("a", -90.0, [0.01], 0, [0.0]), Candidate("b", -85.0, [0.02], 0, [0.0])]
+        candidates.append(Candidate("c", -80.0, [0.2], 0, [0.0]))
         aims = np.array([0.03])
         assert favourite(candidates, aims, 1.0) == 1
         assert favourite(candidates, aims, 2.0) == 0  # predictions proved rosy
@@ -226,8 +226,8 @@ class TestTrajectories:
                     people.store.label(waiting.ids, lingering(people.store.get(waiting.ids)), annotator="ann")
         assert stops in ([], ["auditing"])
         assert len(asked) == len(set(asked)) == result["labels_used"]
-        files = sorted(file.name for file in (tmp_path / "whole").glob("candidate-*"))
-        assert len(files) == 4
+        files = sorted(file.name for file in (tmp_path / "whole").glob("*-rung-*"))
+        assert len(files) == 4 * SMALL.rounds + 4
         for name in [*files, "safety.safetensors"]:
             assert (tmp_path / "people" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

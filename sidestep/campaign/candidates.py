@@ -12,9 +12,9 @@ LARGEST_GAP = 2.5
 
 @dataclass
 class Candidate:
-    """The policy of one rung at one test of the last planning."""
+    """The policy of one rung, after a round or at a test of the last planning."""
 
-    rung: int
+    file: str  # in the run's folder
     predicted_return: float = 0.0  # on rollouts that need no label
     predicted_costs: list[float] = field(default_factory=list)
     labels: int = 0  # of plain rollouts of this policy

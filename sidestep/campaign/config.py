@@ -34,7 +34,7 @@ class CampaignConfig:
     """Epochs of planning in a round."""
     searching_rounds: int = 2
     """Rounds that begin with a fresh search beside the policies of the round before."""
-    polish_epochs: int = 250
+    polish_epochs: int = 400
     """Epochs of the last planning, in which policies also see the safety model's memory."""
     audits: int = 3
     """Audits at most; they share the confidence."""

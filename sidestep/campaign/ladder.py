@@ -16,7 +16,7 @@ from sidestep.audits import split_confidence
 from sidestep.constraints import Constraint
 
 WIDE = (1.0, 0.6, 0.25, 0.0)  # first rungs: d to this power, from the tolerance itself to 1
-NARROW = (0.3, 0.5, 0.7, 0.9)  # last rungs: shares of the certifiable cost
+NARROW = (0.4, 0.6, 0.8, 0.95)  # last rungs: shares of the certifiable cost
 RUNGS = len(WIDE)
 CLOSING = 0.5  # share of the rounds in which the ladder closes
 NEVER = 0.01  # what a tolerance of zero is taken as

@@ -30,6 +30,7 @@ POLISH: dict[str, Any] = {
     "observe": "memory",
     "batch": 200,
     "learning_rate": 2e-3,
+    "learning_rate_end": 0.02,
     "noise_start": 0.05,
     "test_batch": 1000,
     "search_rounds": 0,
@@ -53,6 +54,10 @@ class Rungs(Protocol):
 
     def polish(self, safety: Any, tolerances: Float[np.ndarray, "rung constraint"]) -> Iterator[tuple[list[Row], Any]]:
         """The last planning, against the final safety model: at every test, rows and the stack of policies."""
+        ...
+
+    def predict(self, policies: Any, safety: Any) -> list[Row]:
+        """Figures of a stack of earlier policies by this safety model."""
         ...
 
     def noisy(self, noise: float) -> Any:
@@ -109,6 +114,14 @@ class GradientRungs:
         for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
             yield rows, state.learners.policy
 
+    def predict(self, policies: Any, safety: Any) -> list[Row]:
+        self.planner.refitted(safety)
+        mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
+        return [
+            {"mean_return": float(mean["return"][rung]), "mean_costs": mean["costs"][rung].tolist()}
+            for rung in range(RUNGS)
+        ]
+
     def noisy(self, noise: float) -> Any:
         return replace(self.policies, log_std=jnp.full_like(self.policies.log_std, jnp.log(noise)))
 
@@ -150,16 +163,25 @@ class TableRungs:
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
         tables = hazard_tables(self.model, self.constraints, safety)
         self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in tolerances]), float)
-        returns, shares = (np.asarray(part) for part in _rolled(self.model, self.policies, safety, self.key))
-        costs = shares @ cost_matrix(self.constraints).T
+        rows = self.predict(self.policies, safety)
         return [
             {
                 "seed_index": rung,
                 "epoch": number,
+                "feasible": bool(np.all(row["mean_costs"] <= tolerances[rung])),
+                **row,
+            }
+            for rung, row in enumerate(rows)
+        ]
+
+    def predict(self, policies: Any, safety: Any) -> list[Row]:
+        returns, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
+        costs = shares @ cost_matrix(self.constraints).T
+        return [
+            {
                 "mean_return": float(returns[rung]),
                 "mean_costs": costs[rung].tolist(),
                 "mean_predicted": shares[rung].tolist(),
-                "feasible": bool(np.all(costs[rung] <= tolerances[rung])),
             }
             for rung in range(RUNGS)
         ]

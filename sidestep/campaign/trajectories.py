@@ -12,7 +12,6 @@ there as if nothing had happened, and never asks twice.
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -128,8 +127,10 @@ class Campaign:
         self.show("planning", {"round": number})
         rows = self.rungs.advance(number, self.safety, tolerances)
         self._log(number, rows)
+        for rung in range(RUNGS):
+            self._keep(_round_file(number, rung), _of(self.rungs.policies, rung))
         if number == 0:
-            save_policy(self.run.path / "before.safetensors", _of(self.rungs.policies, RUNGS - 1), self.reference)
+            self._keep("before.safetensors", _of(self.rungs.policies, RUNGS - 1))
         plain, others = round_questions(
             self.model,
             self.config.ask,
@@ -147,27 +148,44 @@ class Campaign:
         self._save()
 
     def _polish(self) -> None:
-        """The last fit, and the last planning against it; every test gives a candidate a rung."""
+        """The last fit, and the last planning against it; every round and every test gives a candidate a rung."""
         number = self.notes["round"]
         self._answered()
         began = time.perf_counter()
         _, report, tolerances, gap = self._learn(number)
         self.notes["candidates"] = []
+        for earlier in range(number):
+            self._reconsider(earlier)
         for rows, policies in self.rungs.polish(self.safety, tolerances):
             self.show("polishing", {"epoch": rows[0]["epoch"]})
             self._log(number, rows)
             for rung, row in enumerate(rows):
-                index = len(self.notes["candidates"])
-                save_policy(self._file(index), _of(policies, rung), self.reference)
-                costs = [0.0] * len(self.constraints)
-                candidate = Candidate(rung, row["mean_return"], row["mean_costs"], 0, costs)
-                self.notes["candidates"].append(asdict(candidate))
+                file = f"polished-{row['epoch']}-rung-{rung}.safetensors"
+                self._keep(file, _of(policies, rung))
+                self._propose(file, row)
         self._note_round(number, rows, tolerances, gap, report, time.perf_counter() - began)
         names = [*self.model.spec.state.names, *self.model.spec.action.names]
         about = {"labels": self.labels_used}
         save_safety(self.run.path / "safety.safetensors", self.safety, self.store.scale, names, about)
         self.notes["stage"] = "check"
         self._save()
+
+    def _reconsider(self, number: int) -> None:
+        """The policies of an earlier round as candidates: today's prediction, and the labels that they had then."""
+        files = [_round_file(number, rung) for rung in range(RUNGS)]
+        kept = [load_policy(self.run.path / file, self.model, self.safety) for file in files]
+        rows = self.rungs.predict(jax.tree.map(lambda *leaves: np.stack(leaves), *kept), self.safety)
+        for rung, (file, row) in enumerate(zip(files, rows, strict=True)):
+            labelled = [i for g in self.notes["asked"] if (g["round"], g["rung"]) == (number, rung) for i in g["ids"]]
+            self._propose(file, row, labelled)
+
+    def _propose(self, file: str, row: dict[str, Any], labelled: Sequence[int] = ()) -> None:
+        """Add a candidate, given the labelled rollouts that it has already."""
+        candidate = Candidate(file, row["mean_return"], row["mean_costs"], 0, [0.0] * len(self.constraints))
+        if labelled:
+            category_of = resolve(self.store.log(), "newest")
+            candidate.add(cost_matrix(self.constraints).T[[category_of[i] for i in labelled]])
+        self.notes["candidates"].append(asdict(candidate))
 
     def _check(self) -> None:
         """Labels of their own for the candidates that would be chosen, a block at a time."""
@@ -211,7 +229,7 @@ class Campaign:
             learn,
         )
         self.notes["seconds"] += time.perf_counter() - began
-        save_policy(self.run.path / "policy.safetensors", self.policy_of(index), self.reference)
+        self._keep("policy.safetensors", self.policy_of(index))
         self.run.write_json("audits.json", self.notes["audits"])
         result |= {"labels_used": self.labels_used, "seconds": self.notes["seconds"], "seed": self.seed}
         return result | {"candidate": self.notes["candidates"][index]}
@@ -328,10 +346,10 @@ class Campaign:
         return favourite(self._candidates(), self.aims, gap, self.notes["tried"])
 
     def policy_of(self, index: int) -> Any:
-        return load_policy(self._file(index), self.model, self.safety)
+        return load_policy(self.run.path / self.notes["candidates"][index]["file"], self.model, self.safety)
 
-    def _file(self, index: int) -> Path:
-        return self.run.path / f"candidate-{index}.safetensors"
+    def _keep(self, file: str, policy: Any) -> None:
+        save_policy(self.run.path / file, policy, self.reference)
 
     def _save(self) -> None:
         self.run.write_lines("rounds.jsonl", self.notes["rounds"])
@@ -341,7 +359,7 @@ class Campaign:
         saved = self.run.load_state((self.rungs.state, self.safety))
         if saved is not None:
             (self.rungs.state, self.safety), notes = saved
-            self.notes |= {name: notes[name] for name in self.notes}
+            self.notes |= {name: notes[name] for name in self.notes if name in notes}
         self.run.cut_metrics(self.notes["rows"])
 
     def _key(self, stream: int) -> jax.Array:
@@ -350,6 +368,10 @@ class Campaign:
 
 def _of(policies: Any, rung: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[rung], policies)
+
+
+def _round_file(number: int, rung: int) -> str:
+    return f"round-{number}-rung-{rung}.safetensors"
 
 
 def varied(constraints: Sequence[Constraint], categories: np.ndarray) -> bool:

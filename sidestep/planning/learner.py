@@ -16,6 +16,7 @@ from sidestep.planning.problem import Problem
 from sidestep.policies import Network, NetworkPolicy, make_policy, trainable
 
 NORM_MEMORY = 0.99  # of the running norms of gradients
+FAINT = 0.01  # norm of the gradient of a saturated safety model: a step of length 1 would change -log(1 - C) by this
 SMALLEST_DEVIATION = 0.05  # of a state entry, in units of its own
 
 
@@ -119,14 +120,15 @@ def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any,
 
     (g_R / n_R - sum_i lambda_i g_i / n_i) / (1 + sum_i lambda_i), eq. 8 with units: n_R is the running norm of the
     reward's gradient (a geometric mean, which spikes do not move); n_i is the largest running norm so far, since a
-    constraint that is met must be allowed to fall silent; and the whole has length 1, since Adam would crawl where
+    constraint that is met must be allowed to fall silent, but at least FAINT, below which there is nothing to follow;
+    and the whole has length 1, since Adam would crawl where
     gradients shrink. Without `balance` all units are 1 and the length stays. `gradients` are stacked: reward first,
     then each constraint.
     """
     squares = sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
     logs = 0.5 * jnp.log(squares + 1e-24)
     running = jnp.where(jnp.isinf(learner.log_norms), logs, NORM_MEMORY * learner.log_norms + (1 - NORM_MEMORY) * logs)
-    units = running.at[1:].max(learner.log_norms[1:])
+    units = running.at[1:].max(jnp.maximum(learner.log_norms[1:], jnp.log(FAINT)))
     multipliers = learner.multipliers.value
     signed = jnp.concatenate([jnp.ones(1), -multipliers])
     if config.divide_by_multipliers:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 
 from sidestep.constraints import Scale
@@ -25,9 +26,13 @@ def make_safety(
     """A fresh model of this kind; several members make an ensemble."""
     if kind not in KINDS:
         raise InputError(f"there is no safety model of the kind '{kind}'; there are {', '.join(KINDS)}")
+    return _fresh(kind, (state_size, action_size, categories), members, config, key)
 
+
+@eqx.filter_jit  # one program instead of one for each little array
+def _fresh(kind: str, sizes: tuple[int, int, int], members: int, config: dict[str, Any], key: jax.Array) -> SafetyModel:
     def make(key: jax.Array) -> SafetyModel:
-        return KINDS[kind](state_size, action_size, categories, key=key, **config)
+        return KINDS[kind](*sizes, key=key, **config)
 
     return make(key) if members == 1 else Ensemble(make, members, key=key)
 
@@ -55,8 +60,11 @@ def load_safety(path: Path) -> SafetyModel:
     }
     if header["kind"] != MarkovClassifier.kind:
         config.setdefault("encoder", ())  # files from before there were encoders do not name it
-    like = make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
-    return load_tree(path, like)
+
+    def fresh() -> SafetyModel:
+        return make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
+
+    return load_tree(path, eqx.filter_eval_shape(fresh))
 
 
 def safety_header(path: Path) -> dict[str, Any]:
