@@ -15,9 +15,9 @@ from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.trajectories import Campaign
 from sidestep.campaign.waiting import Waiting
 from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.commands.people import run_store, store_file, tell_people
 from sidestep.commands.plan import settings, stoppable
 from sidestep.constraints import Scale, parse_constraints
-from sidestep.labels.store import Store
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig
 from sidestep.runs import Run
@@ -73,9 +73,7 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     constraints = parse_constraints(asked["constraints"], scale)
     config = CampaignConfig(**asked["settings"])
     planning = PlanConfig(**{**asked["planning"], "widths": tuple(asked["planning"]["widths"])})
-    file = run.path / "labels.store"
-    opened = Store.open(file, model.spec, scale) if file.exists() else Store.create(file, model.spec, scale)
-    with opened as store, stoppable(run), _bar(config, quiet or as_json) as show:
+    with run_store(run, model.spec, scale) as store, stoppable(run), _bar(config, quiet or as_json) as show:
         parts = (asked["seed"], asked["model"], show)
         campaign: Campaign | PairsCampaign
         if hasattr(model, "finite") and rule is not None and rule.markovian:
@@ -86,7 +84,7 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
         try:
             result = campaign.go_on()
         except Waiting as waiting:
-            return _ask(file, waiting.ids, run, as_json)
+            return _ask(waiting.ids, run, as_json)
     result["method"] = asked["method"]
     run.write_json("result.json", result)
     _tell(run, result, as_json)
@@ -110,18 +108,13 @@ def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
     console.print(f"open {report.resolve()}", soft_wrap=True, highlight=False)
 
 
-def _ask(file: Path, ids: list[int], run: Run, as_json: bool) -> int:
+def _ask(ids: list[int], run: Run, as_json: bool) -> int:
+    file = store_file(run)
     if as_json:
         print(json.dumps({"status": "waiting", "store": str(file), "trajectories": ids}))
-        return 0
-    console = Console()
-    for line in (
-        f"{len(ids)} trajectories in {file} wait for a label",
-        f"  sidestep label {file} --export runs.csv     to look at them",
-        f"  sidestep label {file} --import FILE.csv     with labels: columns trajectory (its number) and label",
-        f"then go on with: sidestep resume {run.path}",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
+    else:
+        wanted = f"{len(ids)} trajectories in {file} wait for a label"
+        tell_people(run, [wanted], f"then go on with: sidestep resume {run.path}")
     return 0
 
 

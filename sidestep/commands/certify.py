@@ -10,11 +10,12 @@ from rich.console import Console
 from sidestep.answers import Answer
 from sidestep.audits import AuditState, people_audit
 from sidestep.certify import audit, certification_key, fresh_return
+from sidestep.commands.people import run_store, store_file, tell_people
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.rules import Rule, load_rule
-from sidestep.labels.store import Store
 from sidestep.model import Model, Policy
+from sidestep.runs import Run
 
 
 def certify(
@@ -51,9 +52,7 @@ def _certify_by_people(
     as_json: bool,
 ) -> int:
     """Go on with the audit as far as the labels in the run's store reach; write the result when it is decided."""
-    file = answer.run.path / "labels.store"
-    make = Store.open if file.exists() else Store.create
-    with make(file, answer.model.spec, Scale(answer.categories)) as store:
+    with run_store(answer.run, answer.model.spec, Scale(answer.categories)) as store:
         state = people_audit(store, answer.model, policy, constraints, key, confidence=confidence, most=rollouts)
     result: dict[str, Any] = {
         "status": state.status,
@@ -74,23 +73,20 @@ def _certify_by_people(
     if as_json:
         print(json.dumps(result))
     elif state.status == "undecided":
-        _ask(Console(), state, file)
+        _ask(answer.run, state)
     else:
         Console().print(f"{state.status} after {state.used} fresh runs, labelled by people", highlight=False)
         print_certificate(Console(), result)
     return 0
 
 
-def _ask(console: Console, state: AuditState, file: Path) -> None:
+def _ask(run: Run, state: AuditState) -> None:
     ids = " ".join(map(str, state.asked))
-    for line in (
+    wanted = [
         f"undecided after {state.used} labels; {state.needed} more certify it if all of them are good",
-        f"label these {len(state.asked)} trajectories of {file}: {ids}",
-        f"  sidestep label {file} --export runs.csv      to look at them",
-        f"  sidestep label {file} --import FILE.csv      with labels: columns trajectory (its number) and label",
-        "and give this command again",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
+        f"label these {len(state.asked)} trajectories of {store_file(run)}: {ids}",
+    ]
+    tell_people(run, wanted, "and give this command again")
 
 
 def print_certificate(console: Console, result: dict[str, Any]) -> None:
