@@ -11,11 +11,14 @@ import pytest
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.model import FinitePart, Space, Spec, Variable
 from sidestep.models.finite_model import FiniteModel
+from sidestep.models.grids import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.estimators import pathwise, score_function
 from sidestep.planning.exact import cost_tables, evaluate, exact_gradients
 from sidestep.planning.learner import Learner, split
+from sidestep.planning.ppo import real_first
 from sidestep.planning.problem import Problem
+from sidestep.planning.tabular import log_policy, table_batch, through_model, walk
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 
@@ -209,3 +212,66 @@ def test_score_function_converges_to_the_exact_gradient():
     np.testing.assert_array_less(
         np.abs(found - wanted @ directions), 4.5 * error + 0.03 * np.abs(wanted @ directions).max()
     )
+
+
+@pytest.mark.parametrize("method", ["pathwise", "score"])
+def test_gradients_over_tables_converge_to_the_exact_one(method):
+    """With a single factor the multilinear extension is no approximation, so both estimators are unbiased."""
+    learner, problem = exact_setup()
+    exact, _, _ = exact_gradients(problem, EXACT, learner, cost_tables(problem))
+    sampled = replace(EXACT, reward_gradient="ppo", constraint_gradient=method, batch=256)
+    rows = np.asarray(
+        jax.jit(lambda keys: jax.lax.map(lambda key: flat(table_batch(problem, sampled, learner, key)[2])[0], keys))(
+            jax.random.split(jax.random.key(9), 64)
+        )
+    )
+    wanted = np.asarray(flat(exact))[1]
+    directions = np.random.default_rng(1).normal(size=(rows.shape[1], 10)) / np.sqrt(rows.shape[1])
+    found, error = (rows @ directions).mean(axis=0), (rows @ directions).std(axis=0, ddof=1) / 8
+    assert np.linalg.norm(wanted) > 10 * np.linalg.norm(error) / np.sqrt(10), "the test could not fail"
+    np.testing.assert_array_less(
+        np.abs(found - wanted @ directions), 4.5 * error + 0.03 * np.abs(wanted @ directions).max()
+    )
+
+
+def test_on_a_grid_the_gradient_through_the_model_points_where_the_exact_one_does():
+    """Costs of 0 and 1, on which a classifier is saturated; the policy leans towards the goal."""
+    model = Driving("S.@..\n..@..\n..H..\n.....\n....G\n", name="driving", place="test", horizon=100)
+    costs = jnp.asarray(model.side_effect > 0, jnp.float32)
+    logits = jax.random.normal(jax.random.key(0), costs.shape) + jnp.tile(jnp.array([0.0, 1.0]), 4)[None]
+    policy = jax.nn.softmax(logits)
+    start = jnp.asarray(model.finite.start, jnp.float32)
+
+    def estimate(key):
+        return through_model(model, jnp.log(policy), costs, walk(model, jnp.log(policy), key, 2000))
+
+    wanted = evaluate(model.finite, policy, costs[None], start)
+    tables = jnp.stack([jax.jit(estimate)(jax.random.key(1)), wanted.occupancy[:, None] * wanted.quality[0]])
+    by_logit = policy[None] * (tables - jnp.sum(policy[None] * tables, axis=2, keepdims=True))
+    found, exact = by_logit.reshape(2, -1)
+    cosine = found @ exact / jnp.linalg.norm(found) / jnp.linalg.norm(exact)
+    assert cosine > 0.9
+    assert 0.5 < jnp.linalg.norm(found) / jnp.linalg.norm(exact) < 2.0
+
+
+def test_walks_visit_states_as_often_as_the_exact_occupancy_says():
+    learner, problem = exact_setup()
+    finite, table = problem.model.finite, log_policy(problem, learner.policy)
+    walks = jax.jit(lambda table, key: walk(problem.model, table, key, 20_000))(table, jax.random.key(3))
+    visits = np.zeros(len(finite.start))
+    np.add.at(visits, np.asarray(walks.states)[np.asarray(walks.real)], 1 / 20_000)
+    start = jnp.asarray(finite.start, jnp.float32)
+    exact = evaluate(finite, jnp.exp(table), jnp.zeros((1, *finite.reward.shape)), start).occupancy
+    np.testing.assert_allclose(visits[~finite.absorbing], np.asarray(exact)[~finite.absorbing], rtol=0.05)
+    assert visits[finite.absorbing].sum() == 0
+    assert int(walks.longest) == int(walks.real.any(axis=1).sum())
+
+
+def test_a_shuffle_puts_the_real_steps_first_each_once():
+    real = jax.random.uniform(jax.random.key(0), (1000,)) < 0.3
+    one, other = (np.asarray(real_first(jax.random.key(seed), real)) for seed in (1, 2))
+    count = int(real.sum())
+    np.testing.assert_array_equal(np.sort(one), np.arange(1000))
+    assert np.asarray(real)[one[:count]].all()
+    assert (one[:count] != other[:count]).mean() > 0.9
+    assert abs(np.corrcoef(np.arange(count), one[:count])[0, 1]) < 0.2

@@ -5,11 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from sidestep.model import Trajectory, rollout_batch
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.learner import Learner, split
+from sidestep.planning.learner import Learner, split, with_statistics
 from sidestep.planning.problem import Problem
 from sidestep.policies import NetworkPolicy
 
@@ -77,3 +77,43 @@ def trajectory_log_prob(policy: NetworkPolicy, trajectory: Trajectory, traced: A
     observations, raws = traced
     steps = jax.vmap(jax.vmap(policy.log_prob))(observations, raws)
     return jnp.sum(jnp.where(trajectory.mask, steps, 0.0), axis=1)
+
+
+class SampledBatch(eqx.Module):
+    """The trajectories of an epoch as PPO sees them."""
+
+    trajectory: Trajectory
+    seen: Float[Array, "batch time inputs"]
+    raws: Float[Array, "batch time raw"]
+
+    @property
+    def rewards(self) -> Float[Array, "batch time"]:
+        return self.trajectory.rewards
+
+    @property
+    def mask(self) -> Bool[Array, "batch time"]:
+        return self.trajectory.mask
+
+    def observe(self, seen: Float[Array, "step inputs"]) -> Float[Array, "step inputs"]:
+        return seen
+
+    def evaluate(self, learner: Learner) -> tuple[Float[Array, "batch time"], Float[Array, "batch time"]]:
+        """V and log pi of every step."""
+        assert learner.value is not None
+        values = jax.vmap(jax.vmap(learner.value))(self.seen)[..., 0]
+        return values, jax.vmap(jax.vmap(learner.policy.log_prob))(self.seen, self.raws)
+
+    def noted(self, learner: Learner, discount: float) -> Learner:
+        return with_statistics(learner, self.trajectory, discount)
+
+
+def sampled_batch(
+    problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray
+) -> tuple[SampledBatch, Float[Array, "batch constraint"], Any]:
+    """Trajectories of the policy, their costs, and the constraints' gradients by the method of the configuration."""
+    keys = jax.random.split(key, config.batch)
+    gradients, trajectory, traced = pathwise(problem, config, learner, keys, reward=False)
+    costs = problem.costs(trajectory) if problem.constraints else jnp.zeros((config.batch, 0))
+    if problem.constraints and config.constraint_gradient == "score":
+        gradients, _ = score_function(problem, config, learner, trajectory, traced)
+    return SampledBatch(trajectory, *traced), costs, gradients

@@ -12,13 +12,14 @@ from jaxtyping import Array, PRNGKeyArray
 from sidestep.errors import InputError
 from sidestep.model import rollout_batch
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.estimators import pathwise, score_function
+from sidestep.planning.estimators import pathwise, sampled_batch, score_function
 from sidestep.planning.exact import cost_tables, exact_gradients
 from sidestep.planning.learner import Learner, adam_step, balanced, with_statistics
 from sidestep.planning.multipliers import Multipliers
-from sidestep.planning.ppo import ppo_steps
+from sidestep.planning.ppo import Batch, ppo_steps
 from sidestep.planning.problem import Problem
 from sidestep.planning.search import search
+from sidestep.planning.tabular import serves, table_batch
 
 Stepped = tuple[Learner, dict[str, Array]]
 Epoch = Callable[[Learner, PRNGKeyArray], Stepped]
@@ -138,26 +139,28 @@ def _lagrangian_step(config: PlanConfig, learner: Learner, gradients: Any, costs
 def _ppo_epoch(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray) -> Stepped:
     """PPO for the reward; before it, one step against the constraints' gradient on the same trajectories."""
     roll_key, shuffle_key = jax.random.split(key)
-    keys = jax.random.split(roll_key, config.batch)
-    gradients, trajectory, traced = pathwise(problem, config, learner, keys, reward=False)
-    costs = problem.costs(trajectory) if problem.constraints else jnp.zeros((config.batch, 0))
-    if problem.constraints and config.constraint_gradient == "score":
-        gradients, _ = score_function(problem, config, learner, trajectory, traced)
+    draw: Callable[..., tuple[Batch, Array, Any]] = table_batch if serves(problem, config) else sampled_batch
+    batch, costs, gradients = draw(problem, config, learner, roll_key)
+    discount = problem.model.spec.discount
     before = learner
-    norms = jnp.zeros(0)
+    norms, beside = jnp.zeros(0), None
     if gradients is not None:
         multipliers = learner.multipliers.value
         share = -multipliers / (1.0 + jnp.sum(multipliers) if config.divide_by_multipliers else 1.0)
         squares = [jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients)]
         norms = jnp.sqrt(sum(squares, jnp.zeros(len(problem.constraints))))
-        learner = adam_step(learner, jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), gradients), config)
-    learner, metrics = ppo_steps(problem, config, learner, trajectory, traced, shuffle_key)
+        ascent = jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), gradients)
+        if config.ppo_joint:
+            beside = ascent
+        else:
+            learner = adam_step(learner, ascent, config)
+    learner, metrics = ppo_steps(config, learner, batch, discount, shuffle_key, beside)
     learner = replace(learner, multipliers=_moved(config, before, jnp.mean(costs, axis=0)))
     learning = before.epoch >= config.learning_starts
     learner = jax.tree.map(lambda new, old: jnp.where(learning, new, old) if new is not old else old, learner, before)
-    learner = with_statistics(learner, trajectory, problem.model.spec.discount)
+    learner = batch.noted(learner, discount)
     metrics |= {
-        "return": jnp.mean(trajectory.returns()),
+        "return": jnp.mean(jnp.sum(jnp.where(batch.mask, batch.rewards, 0.0), axis=1)),
         "costs": jnp.mean(costs, axis=0),
         "multipliers": learner.multipliers.value,
         "gradient_norms": norms,
