@@ -138,30 +138,41 @@ _PAPER = PlanConfig(
     test_every=25,
     test_batch=100,
 )
-_PAPER_GRID = replace(
+_PAPER_GRID_TRAJECTORIES = replace(
     _PAPER,
     epochs=1000,
     test_every=50,
+    multiplier_rate=0.0003,
     widths=(32, 32),
+    entropy_share=0.5,
     discount_training=True,
-    # From here on not the paper's. Its code makes one step against the constraint beside up to 500 minibatches of PPO,
+)
+_PAPER_GRID = replace(
+    _PAPER_GRID_TRAJECTORIES,
+    # None of this is the paper's. Its code makes one step against the constraint beside up to 500 minibatches of PPO,
     # so that at first the constraint hardly pulls; its multiplier of 1.0 has no unit. Here a multiplier is a price in
     # reward, and begins as low: loading the box must not be unlearned before the goal is found. It rises faster than by
     # 3e-4 an epoch, which would leave it there, and up to a bound, since side effects by chance never cease altogether.
     ppo_joint=True,
     multiplier_start=0.01,
     multiplier_rate=0.015,
-    multiplier_max=50.0,
-    # An entropy bonus of 0.005 over half of the epochs leaves no choices by the time that the constraint pulls.
+    multiplier_max=30.0,
+    # An entropy bonus of 0.005 over half of the epochs leaves no choices by the time that the constraint pulls; and a
+    # policy without any forgets what to do in states that it meets by chance, unless its steps shrink as well.
     entropy=0.5,
-    entropy_share=0.8,
-    learning_rate_end=0.1,
+    entropy_share=1.0,
+    learning_rate_end=0.02,
 )
 PRESETS = ("default", "gradient", "paper", "paper-mfge", "ppo")
 
 
-def preset(name: str, *, family: str = "", finite: bool = False, gradient: str = "exact") -> PlanConfig:
-    """The settings of this name for a model: of the paper where it has some for the model's family."""
+def preset(
+    name: str, *, family: str = "", finite: bool = False, gradient: str = "exact", summed: bool = True
+) -> PlanConfig:
+    """The settings of this name for a model: of the paper where it has some for the model's family.
+
+    `summed`: on finite models, side effects are of single steps, as on the paper's grids, and not of trajectories.
+    """
     if name in ("default", "gradient"):
         if finite:
             return PlanConfig(
@@ -183,7 +194,7 @@ def preset(name: str, *, family: str = "", finite: bool = False, gradient: str =
             return replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock", epochs=2000)
         return PlanConfig()
     if name in ("paper", "paper-mfge", "ppo"):
-        settings = _PAPER_GRID if finite else _PAPER
+        settings = (_PAPER_GRID if summed else _PAPER_GRID_TRAJECTORIES) if finite else _PAPER
         if family == "hvac":
             settings = replace(settings, multiplier_rate=0.005)
         ways: dict[str, Literal["pathwise", "score", "none"]] = {

@@ -46,7 +46,7 @@ FULL = Size(
     quick=False,
     maps=5,
     seeds=5,
-    grid_epochs=150,
+    grid_epochs=None,
     exact_epochs=300,
     pair_steps=3000,
     continuous_epochs=None,
@@ -233,7 +233,7 @@ def non_markov_job(grid: GridMap, method: str, seed: int, seeds: Sequence[int], 
         return Job(f"{asked.name}-judged", "approval", asked.settings | judged, f"{asked.group}-judged")
     if method == "MBGE, Markov classifier":
         planned = grid_job(grid, "MBGE", seed, size)
-        settings = planned.settings | judged | {"epochs": size.non_markov_epochs}
+        settings = planned.settings | judged
         return Job(f"{grid.name}-markov-mbge-seed{seed}", planned.kind, settings, f"{grid.name}-markov", planned.needs)
     classifier = _non_markov_classifier(grid, seeds, size)
     settings = {

@@ -17,13 +17,16 @@ from sidestep.planning.config import PlanConfig, preset
 PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "paper-mfge", "Sidestep": "default"}
 
 
-def settings_of(method: str, model: Any, epochs: int | None, test_every: int | None = None) -> PlanConfig:
-    """The preset behind a method for this model; `epochs` shortens it."""
+def settings_of(
+    method: str, model: Any, epochs: int | None, test_every: int | None = None, *, summed: bool = True
+) -> PlanConfig:
+    """The preset behind a method for this model, with side effects of single steps or not; `epochs` shortens it."""
     config = preset(
         PRESETS[method],
         family=model.spec.family,
         finite=hasattr(model, "finite"),
         gradient=model.spec.gradient,
+        summed=summed,
     )
     epochs = config.epochs if epochs is None else epochs
     return replace(config, epochs=epochs, test_every=min(test_every or config.test_every, epochs))
