@@ -48,6 +48,8 @@ class PlanConfig:
     """Smallest value of a multiplier (relative rule)."""
     multiplier_max: float = 100.0
     """Largest value of a multiplier."""
+    never: float = 0.01
+    """Expected cost at which the relative and the log-adam rule take a smaller tolerance, as zero is, for met."""
     pid_proportional: float = 0.5
     """Gain on the present violation (PID)."""
     pid_derivative: float = 0.1
@@ -152,15 +154,17 @@ _PAPER_GRID = replace(
     # None of this is the paper's. Its code makes one step against the constraint beside up to 500 minibatches of PPO,
     # so that at first the constraint hardly pulls; its multiplier of 1.0 has no unit. Here a multiplier is a price in
     # reward, and begins as low: loading the box must not be unlearned before the goal is found. It rises faster than by
-    # 3e-4 an epoch, which would leave it there, and up to a bound, since side effects by chance never cease altogether.
+    # 3e-4 an epoch, which would leave it there; and it may come to rest: side effects by chance never cease altogether,
+    # and under a price without end their noise drowns the reward.
     ppo_joint=True,
     multiplier_start=0.01,
     multiplier_rate=0.015,
     multiplier_max=30.0,
+    never=0.03,
     # An entropy bonus of 0.005 over half of the epochs leaves no choices by the time that the constraint pulls; and a
     # policy without any forgets what to do in states that it meets by chance, unless its steps shrink as well.
     entropy=0.5,
-    entropy_share=1.0,
+    entropy_share=0.9,
     learning_rate_end=0.02,
 )
 PRESETS = ("default", "gradient", "paper", "paper-mfge", "ppo")

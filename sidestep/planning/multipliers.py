@@ -30,6 +30,8 @@ class Multipliers(eqx.Module):
 
     def moved(self, cost: Float[Array, " constraint"], tolerance: Array, config: PlanConfig) -> "Multipliers":
         """After an epoch in which the constraints cost this much in the mean."""
+        if config.multiplier in ("relative", "log-adam"):
+            tolerance = jnp.maximum(tolerance, config.never)
         if config.multiplier == "relative":
             return _relative(self, cost, tolerance, config)
         rule = {"projected": _projected, "log-adam": _log_adam, "pid": _pid}[config.multiplier]
@@ -37,9 +39,8 @@ class Multipliers(eqx.Module):
 
 
 def _relative(old: Multipliers, cost: Array, tolerance: Array, config: PlanConfig) -> Multipliers:
-    """lambda <- clip(lambda * exp(rate * (c - d) / (c + d)), min, max) of the smoothed cost c; "never" is 1 %."""
+    """lambda <- clip(lambda * exp(rate * (c - d) / (c + d)), min, max) of the smoothed cost c."""
     smoothed = jnp.where(old.updates == 0, cost, COST_MEMORY * old.first + (1 - COST_MEMORY) * cost)
-    tolerance = jnp.maximum(tolerance, 0.01)
     step = config.multiplier_rate * (smoothed - tolerance) / (smoothed + tolerance)
     value = jnp.clip(old.value * jnp.exp(step), config.multiplier_min, config.multiplier_max)
     return Multipliers(value, smoothed, old.second, old.updates + 1)
