@@ -47,7 +47,8 @@ def plan_once(
     """Check everything, open the run's folder, train, certify."""
     mdp = load_model(model)
     expert = expert_of(rule, mdp)
-    config = settings(mdp, method, changes)
+    learned = load_safety(safety) if safety else None
+    config = settings(mdp, method, changes, summed=learned is None or learned.summed)
     if config.constraint_gradient == "none" and (safety or constraint):
         raise InputError(
             "this method knows no constraint; leave --safety and --constraint out", place=f"--method {method}"
@@ -59,7 +60,7 @@ def plan_once(
         scale = Scale(tuple(safety_header(safety)["categories"]))
         if expert is not None and expert.scale != scale:
             raise InputError(f"its categories are {scale}, and the rule's {expert.scale}", place=str(safety))
-    Planner(mdp, load_safety(safety) if safety else None, parse_constraints(constraint, scale), config)
+    Planner(mdp, learned, parse_constraints(constraint, scale), config)
     run = Run.create(
         out,
         {
@@ -79,9 +80,10 @@ def plan_once(
     return go_on(run, quiet, as_json)
 
 
-def settings(model: Model, method: str, changes: dict[str, Any]) -> PlanConfig:
-    """The preset of this name for this model, with the user's changes."""
-    base = preset(method, family=model.spec.family, finite=hasattr(model, "finite"), gradient=model.spec.gradient)
+def settings(model: Model, method: str, changes: dict[str, Any], *, summed: bool = True) -> PlanConfig:
+    """The preset of this name for this model and kind of safety model, with the user's changes."""
+    spec = model.spec
+    base = preset(method, family=spec.family, finite=hasattr(model, "finite"), gradient=spec.gradient, summed=summed)
     return replace(base, **changes)
 
 
