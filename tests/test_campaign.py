@@ -13,7 +13,7 @@ from sidestep.campaign.candidates import Candidate, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import best_of, certifiable, rungs
 from sidestep.campaign.pairs import PairsCampaign
-from sidestep.campaign.trajectories import Campaign
+from sidestep.campaign.trajectories import Campaign, varied
 from sidestep.campaign.waiting import Waiting
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
@@ -74,6 +74,13 @@ class TestCandidates:
         assert optimism([]) == 1.0
         assert optimism([(2.0, 1.0)]) < 1.2 < optimism([(40.0, 20.0)]) < 2.0
         assert optimism([(0.0, 30.0)]) == 1.0
+
+
+def test_labels_of_one_side_alone_teach_nothing():
+    severe, none = np.full(90, 2), np.zeros(30, int)
+    assert not varied(NONE, severe)
+    assert not varied(NONE, np.concatenate([severe, none[:3]]))
+    assert varied(NONE, np.concatenate([severe, none]))
 
 
 class TestOptions:

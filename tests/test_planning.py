@@ -20,6 +20,7 @@ from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
 from sidestep.models.grids import Driving
 from sidestep.planning.config import PRESETS, PlanConfig, preset
+from sidestep.planning.learner import Learner, balanced, split
 from sidestep.planning.multipliers import Multipliers
 from sidestep.planning.plan import Planner, plan
 from sidestep.planning.problem import Problem
@@ -65,7 +66,7 @@ def walk_safety():
     from sidestep.labels.collect import explore
 
     walks = explore(Walk(), jax.random.key(0), 1500)
-    model = HazardModel(2, 2, 2, key=jax.random.key(1), units=16)
+    model = HazardModel(2, 2, 2, key=jax.random.key(1), units=16, encoder=())
     return fit(model, walks, walk_rule(walks), FitConfig(steps=800, batch=64), jax.random.key(2))[0]
 
 
@@ -91,6 +92,21 @@ def test_relative_rule_is_as_fast_down_as_up():
         up = up.moved(jnp.array([0.5]), jnp.array([0.05]), config)
         down = down.moved(jnp.array([0.005]), jnp.array([0.05]), config)
     assert float(up.value[0] * down.value[0]) == pytest.approx(config.multiplier_start**2, rel=1e-3)
+
+
+def test_a_saturated_safety_model_does_not_steer(walk_safety):
+    learner = Learner.start(
+        Problem(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE)), SMALL, jax.random.key(0)
+    )
+    learned, _ = split(learner.policy, learner.value, SMALL)
+    along, across = (jax.tree.map(lambda leaf, s=s: s * jnp.ones_like(leaf), learned) for s in (1.0, 1e-7))
+    opposed = jax.tree.map(lambda a, b: jnp.stack([a, b]), along, across)
+    ascent, _ = balanced(learner, opposed, SMALL)
+    assert all(bool(jnp.all(leaf > 0)) for leaf in jax.tree.leaves(ascent)), "the reward's direction"
+    loud = jax.tree.map(lambda a: jnp.stack([a, 2.0 * a]), along)
+    strong = replace(learner, multipliers=replace(learner.multipliers, value=jnp.array([10.0])))
+    ascent, _ = balanced(strong, loud, SMALL)
+    assert all(bool(jnp.all(leaf < 0)) for leaf in jax.tree.leaves(ascent)), "the constraint's direction"
 
 
 def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_safety):
@@ -127,7 +143,7 @@ def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety)
 
 def test_several_constraints_and_four_categories():
     scale = Scale(("safe", "safe-incomplete", "unsafe", "unsafe-incomplete"))
-    safety = HazardModel(2, 2, 4, key=jax.random.key(1), units=8)
+    safety = HazardModel(2, 2, 4, key=jax.random.key(1), units=8, encoder=())
     constraints = parse_constraints(["safe>=0.5", "unsafe-incomplete<=0.1"], scale)
     planner = Planner(Walk(), safety, constraints, replace(SMALL, search_rounds=0))
     _, rows = planner.advance(planner.start(jax.random.split(jax.random.key(0), 1)))
@@ -201,7 +217,7 @@ def test_surrogate_of_a_saturated_cost_still_has_a_gradient(walk_safety):
 
 @pytest.fixture
 def safety_file(tmp_path, walk_safety):
-    model = HazardModel(2, 2, 3, key=jax.random.key(1), units=8)
+    model = HazardModel(2, 2, 3, key=jax.random.key(1), units=8, encoder=())
     save_safety(tmp_path / "safety.safetensors", model, Scale(), ("x", "y", "a", "b"))
     return tmp_path / "safety.safetensors"
 

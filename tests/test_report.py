@@ -194,7 +194,7 @@ def campaign(tmp_path_factory):
         rounds = [None] * 6 + [3] * 6
         ids, _ = store.add(trajectories, policy="<i>explorers</i>", round=rounds)
         store.label(ids, [0, 2] * 6, "the rule")
-    safety = make_safety("hazard", 4, 1, 3, key=jax.random.key(0), units=4)
+    safety = make_safety("hazard", 4, 1, 3, key=jax.random.key(0), units=4, encoder=())
     about = {"fit": {"scores": {"trajectories": 77, "accuracy": 0.875, "log_loss": 0.25, "calibration_error": 0.0625}}}
     save_safety(folder / "safety.safetensors", safety, Scale(CATEGORIES), about=about)
     rows = [metric(epoch, index, round=place) for place in (0, 1) for epoch in (10, 20) for index in (0, 1)]
