@@ -8,10 +8,11 @@ from sidestep.commands.campaign import begin, go_on
 from sidestep.runs import Run
 
 STORY = (
-    "A robot crosses a plane to its goal. The model says where it moves and what it earns, not that it dirties\n"
-    "the area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns\n"
-    "the pattern, plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
+    "A robot crosses a plane to its goal. The model says where it moves and what it earns, not that it dirties the "
+    "area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns the pattern, "
+    "plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
 )
+SHORTER = {"polish_epochs": 150}  # a minute less than the main job, for half a point of return
 
 
 def demo(out: Path, seed: int, quiet: bool) -> int:
@@ -24,4 +25,4 @@ def demo(out: Path, seed: int, quiet: bool) -> int:
     while folder.exists() and any(folder.iterdir()):
         number += 1
         folder = out.with_name(f"{out.name}-{number}")
-    return begin("navigation", ("none>=0.95",), None, "default", None, {}, {}, seed, folder, quiet, False)
+    return begin("navigation", ("none>=0.95",), None, "default", None, SHORTER, {}, seed, folder, quiet, False)
