@@ -9,8 +9,8 @@ from sidestep.runs import Run
 
 STORY = (
     "A robot crosses a plane to its goal. The model says where it moves and what it earns, not that it dirties the "
-    "area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns the pattern, "
-    "plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
+    "area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns the "
+    "pattern, plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
 )
 SHORTER = {"polish_epochs": 150}  # a minute less than the main job, for half a point of return
 
