@@ -7,7 +7,7 @@ HUMID = 1.0
 
 def rule(trajectory, model):
     """none: never humid for three hours in a row; mild: three or four; severe: five and more."""
-    humid = model.spec.state.take(trajectory.states, "humidity") >= HUMID
+    humid = model.spec.state.take(trajectory.states, "humidity")[..., 0] >= HUMID
     hours = np.arange(humid.shape[1])[None, :]
     humid = humid & (hours < trajectory.length[:, None])
     run, longest = np.zeros(len(humid), int), np.zeros(len(humid), int)

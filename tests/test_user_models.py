@@ -2,6 +2,8 @@
 
 import textwrap
 import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from sidestep.errors import InputError
+from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
 from sidestep.models.check import check_model
@@ -610,3 +613,15 @@ def test_check_names_the_line_of_the_user(key):
     finding = check_model(Raises(), key)[-1]
     line = Raises.step.__code__.co_firstlineno + 1
     assert f"a first step failed at {__file__}:{line}: " in finding.found
+
+
+def test_the_example_of_the_tutorial_labels_days_by_their_longest_humid_spell():
+    folder = Path(__file__).parents[1] / "examples"
+    model = load_model(str(folder / "greenhouse.rddl"))
+    rule = load_rule(f"{folder / 'mould.py'}:rule", model)
+    days = rollout(model, UniformPolicy(model), jax.random.key(0), 3)
+    humidity = model.spec.state.slices["humidity"]
+    states = np.zeros_like(days.states)
+    for day, hours in enumerate((2, 4, 6)):
+        states[day, 3 : 3 + hours, humidity] = 1.5
+    assert np.asarray(rule.label(replace(days, states=states))).tolist() == [0, 1, 2]
