@@ -61,6 +61,10 @@ def best_safe_return(reference: str) -> float:
     return occupancy_lp(model.finite, [Bound(model.side_effect.astype(float), 0.0)]).value
 
 
+def certified(row: dict[str, Any]) -> bool:
+    return all(verdict["certified"] for verdict in row["constraints"])
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| problem | seeds | certified | return, mean (spread) | worst | limit | penalty | labels | seconds |",
@@ -69,12 +73,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     for name in dict.fromkeys(row["name"] for row in rows):
         own = [row for row in rows if row["name"] == name]
         returns = np.array([row["return"]["mean"] for row in own])
-        certified = sum(all(verdict["certified"] for verdict in row["constraints"]) for row in own)
+        passed = sum(certified(row) for row in own)
         penalty = f"{np.mean([row['penalty']['mean'] for row in own]):.3f}" if "penalty" in own[0] else "-"
         limit = f"{own[0]['limit']:.3f}" if own[0].get("limit") is not None else "-"
         labels = np.mean([row["labels_used"] for row in own])
         lines.append(
-            f"| {name} | {len(own)} | {certified} | {returns.mean():.6g} ({returns.std():.3g}) | {returns.min():.6g} "
+            f"| {name} | {len(own)} | {passed} | {returns.mean():.6g} ({returns.std():.3g}) | {returns.min():.6g} "
             f"| {limit} | {penalty} | {labels:.0f} | {np.mean([row['seconds'] for row in own]):.0f} |"
         )
     return "\n".join(lines) + "\n"

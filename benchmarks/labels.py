@@ -14,16 +14,12 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from campaign import run
+from campaign import certified, run
 
 from sidestep.files import atomic_write
 
 matplotlib.use("svg")
 WAYS = {"well": "asking well", "random": "asking at random"}
-
-
-def certified(row: dict[str, Any]) -> bool:
-    return all(verdict["certified"] for verdict in row["constraints"])
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -121,9 +121,8 @@ def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any,
     (g_R / n_R - sum_i lambda_i g_i / n_i) / (1 + sum_i lambda_i), eq. 8 with units: n_R is the running norm of the
     reward's gradient (a geometric mean, which spikes do not move); n_i is the largest running norm so far, since a
     constraint that is met must be allowed to fall silent, but at least FAINT, below which there is nothing to follow;
-    and the whole has length 1, since Adam would crawl where
-    gradients shrink. Without `balance` all units are 1 and the length stays. `gradients` are stacked: reward first,
-    then each constraint.
+    and the whole has length 1, since Adam would crawl where gradients shrink. Without `balance` all units are 1 and the
+    length stays. `gradients` are stacked: reward first, then each constraint.
     """
     squares = sum(jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
     logs = 0.5 * jnp.log(squares + 1e-24)
