@@ -11,12 +11,13 @@ import pytest
 from sidestep.cli import main
 from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound, occupancy_lp
+from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.collect import ExploringPolicy
 from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, rollout
 from sidestep.models.grids import Boxpushing, Driving
 from sidestep.reproduce.data import MixedPolicy
-from sidestep.reproduce.exact import PENALTY, TablePolicy, over_horizon, side_effects
+from sidestep.reproduce.exact import PENALTY, over_horizon, side_effects
 from sidestep.reproduce.experiments import FULL, QUICK, continuous_jobs, curve_jobs, find_maps, table1_jobs
 from sidestep.reproduce.figures import grid_curve, save_figure
 from sidestep.reproduce.jobs import Job, Jobs
@@ -121,7 +122,7 @@ def test_exact_judgement_agrees_with_the_linear_program_and_with_rollouts(key):
     assert judged["ended"] == pytest.approx(1.0)
     random = np.full(model.finite.reward.shape, 0.2)
     expected = over_horizon(model.finite, random, tables, 40, 0.99)
-    trajectory = rollout(model, TablePolicy(jnp.asarray(random), model), key, 4000, 40)
+    trajectory = rollout(model, TabularPolicy(jnp.asarray(random), model), key, 4000, 40)
     penalty = np.asarray(load_rule(None, model).penalty(trajectory))
     discounted = np.asarray(trajectory.returns(0.99))
     assert penalty.mean() == pytest.approx(expected[PENALTY], abs=5 * penalty.std() / np.sqrt(4000))

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from sidestep.errors import InputError
 from sidestep.finite.graph import policy_matrix
@@ -15,21 +13,10 @@ from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import single_steps
-from sidestep.model import FinitePart, Policy
+from sidestep.model import FinitePart
 from sidestep.policies import NetworkPolicy
 
 PENALTY = "penalty"
-
-
-class TablePolicy(Policy):
-    """A stationary policy of a finite model, as the table (N, A) of its probabilities."""
-
-    table: Float[Array, "state action"]
-    model: Any = eqx.field(static=True)
-
-    def act(self, state, clock, memory, key):
-        chances = self.table[self.model.indices(state)]
-        return jax.nn.one_hot(jax.random.categorical(key, jnp.log(chances)), len(chances)), memory
 
 
 def finite_part(model: Any) -> FinitePart:

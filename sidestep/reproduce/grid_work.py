@@ -9,11 +9,12 @@ import numpy as np
 from sidestep.certify import audit
 from sidestep.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
+from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.planning.plan import Planner
 from sidestep.policies import NetworkPolicy
-from sidestep.reproduce.exact import PENALTY, TablePolicy, best_return, over_horizon, policy_table, side_effects
+from sidestep.reproduce.exact import PENALTY, best_return, over_horizon, policy_table, side_effects
 from sidestep.reproduce.jobs import Jobs
 from sidestep.reproduce.markov_ha_s import markov_ha_s
 from sidestep.reproduce.methods import settings_of
@@ -79,7 +80,7 @@ def approval(settings: Settings, jobs: Jobs) -> Settings:
         for slack, policy in plan.policies.items():
             found[slack] = over_horizon(model.finite, policy, tables, model.spec.horizon, model.spec.discount)
             if "judge" in settings:
-                found[slack] |= judge_shares(model, TablePolicy(jnp.asarray(policy, jnp.float32), model), settings)
+                found[slack] |= judge_shares(model, TabularPolicy(jnp.asarray(policy, jnp.float32), model), settings)
         budgets.append(found)
     return {"budgets": budgets}
 
