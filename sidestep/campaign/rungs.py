@@ -48,6 +48,10 @@ class Rungs(Protocol):
         """A stack of policies, the strictest rung first."""
         ...
 
+    def prepare(self) -> None:
+        """Compile in the background what will be needed."""
+        ...
+
     def advance(self, number: int, safety: Any, tolerances: Float[np.ndarray, "rung constraint"]) -> list[Row]:
         """Plan round `number` against the refitted safety model; a row of figures a rung."""
         ...
@@ -83,14 +87,21 @@ class GradientRungs:
         label: Any,
     ) -> None:
         self.model, self.constraints, self.label = model, constraints, label
-        self.config, self.rounds, self.searching_rounds, self.polish_epochs = config, rounds, searching_rounds, polish
+        self.config, self.rounds, self.searching_rounds = config, rounds, searching_rounds
         self.planner = Planner(model, safety, constraints, config, label)
+        last = replace(config, **POLISH, epochs=polish, test_every=POLISH_TEST)
+        self.polisher = Planner(model, safety, constraints, last, label)
         self.keys = jax.random.split(key, RUNGS)
         self.state: Any = self.planner.start(self.keys, search=False).learners
 
     @property
     def policies(self) -> Any:
         return self.state.policy
+
+    def prepare(self) -> None:
+        start, safety = self.state, self.planner.problem.safety
+        self.planner.prepare(lambda: start)
+        self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
         self.planner.refitted(safety)
@@ -103,16 +114,19 @@ class GradientRungs:
     def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
-        config = replace(self.config, **POLISH, epochs=self.polish_epochs, test_every=POLISH_TEST)
-        planner = Planner(self.model, safety, self.constraints, config, self.label)
-        policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(self.policies)
-        first = jax.tree.map(lambda leaf: leaf[0], policies)
-        learners = planner.start(self.keys, first, tolerances=tolerances).learners
-        multipliers = replace(learners.multipliers, value=self.state.multipliers.value)
-        learners = replace(learners, policy=policies, states=self.state.states, multipliers=multipliers)
-        state = PlannerState(learners, policies, jnp.full(RUNGS, -jnp.inf, float))
-        for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
+        self.polisher.refitted(safety)
+        learners = self._remembering(self.state, safety, tolerances)
+        state = PlannerState(learners, learners.policy, jnp.full(RUNGS, -jnp.inf, float))
+        for state, rows in self.polisher.run(state):  # noqa: B020 (each state follows from the one before)
             yield rows, state.learners.policy
+
+    def _remembering(self, before: Any, safety: Any, tolerances: np.ndarray) -> Any:
+        """The rungs' learners as the last planning begins with them."""
+        policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(before.policy)
+        first = jax.tree.map(lambda leaf: leaf[0], policies)
+        learners = self.polisher.start(self.keys, first, tolerances=tolerances).learners
+        multipliers = replace(learners.multipliers, value=before.multipliers.value)
+        return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
 
     def predict(self, policies: Any, safety: Any) -> list[Row]:
         self.planner.refitted(safety)
@@ -159,6 +173,9 @@ class TableRungs:
     @property
     def policies(self) -> Any:
         return TabularPolicy(self.state, self.model)
+
+    def prepare(self) -> None:
+        """An optimum compiles little."""
 
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
         tables = hazard_tables(self.model, self.constraints, safety)

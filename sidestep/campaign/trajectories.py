@@ -41,6 +41,7 @@ SHOWN = RUNGS // 2  # the rung whose figures stand for a round
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 CHECKS = 4  # blocks of labels in which candidates are checked
 FEW = 10  # labels of either side of a constraint with which a fit can begin
+STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
 ENOUGH = 120  # labels of its own after which a favourite needs no further check
 
 
@@ -105,6 +106,8 @@ class Campaign:
     def go_on(self) -> dict[str, Any]:
         """From the last saved stage to the end, and the result; raises Waiting where people have to label first."""
         self._load()
+        if self.notes["stage"] in ("explore", "round")[self.rule is None :]:  # people are waited for after "explore"
+            self.rungs.prepare()
         stages = {"explore": self._explore, "round": self._round, "polish": self._polish, "check": self._check}
         while self.notes["stage"] in stages:
             began = time.perf_counter()
@@ -244,6 +247,7 @@ class Campaign:
             steps=self.config.first_fit if first else self.config.later_fit,
             held_out=0.15,
             patience=8,
+            batch=min(100, max(STEPS_READ // self.model.spec.horizon, 10)),
         )
         if not first:
             config = replace(config, learning_rate=config.learning_rate / 2)

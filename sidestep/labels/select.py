@@ -8,9 +8,10 @@ urgent.
 
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from sidestep.model import Trajectory
 
@@ -38,13 +39,23 @@ def disagreement(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
     """Mutual information of category and member; zero when there is one member only."""
     if not hasattr(safety, "disagreement"):
         return np.zeros(len(pool))
-    return np.asarray(safety.disagreement(pool.states, pool.actions, pool.length))
+    return np.asarray(_disagreement(safety, pool))
 
 
 def closeness(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
     """1 where the best category has probability one half, 0 where the model is sure."""
-    best = np.exp(np.asarray(safety.log_probabilities(pool.states, pool.actions, pool.length)))[:, 0]
+    best = np.exp(np.asarray(_log_probabilities(safety, pool)))[:, 0]
     return 1.0 - np.abs(2.0 * best - 1.0)
+
+
+@eqx.filter_jit
+def _disagreement(safety: Any, pool: Trajectory) -> Array:
+    return safety.disagreement(pool.states, pool.actions, pool.length)
+
+
+@eqx.filter_jit
+def _log_probabilities(safety: Any, pool: Trajectory) -> Array:
+    return safety.log_probabilities(pool.states, pool.actions, pool.length)
 
 
 def summary(trajectory: Trajectory) -> Float[np.ndarray, "pool feature"]:

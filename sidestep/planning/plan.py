@@ -18,6 +18,7 @@ from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
 from sidestep.planning.loop import check_method, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
+from sidestep.planning.programs import Program
 from sidestep.policies import NetworkPolicy
 
 Row = dict[str, Any]
@@ -61,17 +62,27 @@ class Planner:
         check_method(self.problem, config)
         self.config = config
         self.rule = rule
-        # The safety model is an argument of the compiled programs, so that a refitted one does not compile them anew.
-        self._chunk = _over_seeds(model, lambda safety: train_chunk(self._with(safety), config))
-        self._test = _over_seeds(model, lambda safety: test_phase(self._with(safety), config))
-        self._search = _over_seeds(model, lambda safety: search_phase(self._with(safety), config))
+        self._start = eqx.filter_jit(self._started)
+        self._chunk = Program(model, lambda safety: train_chunk(self._with(safety), config))
+        self._test = Program(model, lambda safety: test_phase(self._with(safety), config))
+        self._search = Program(model, lambda safety: search_phase(self._with(safety), config))
 
     def _with(self, safety: Any) -> Problem:
         return Problem(self.problem.model, safety, self.problem.constraints)
 
+    def _started(self, safety: Any, keys: PRNGKeyArray, policy: NetworkPolicy | None) -> Learner:
+        learners = eqx.filter_vmap(lambda key: Learner.start(self._with(safety), self.config, key, policy))(keys)
+        return jax.tree.map(_strong, learners)
+
     def refitted(self, safety: Any) -> None:
         """Go on with a safety model of the same shape that has learned more."""
         self.problem = self._with(safety)
+
+    def prepare(self, learners: Callable[[], Learner]) -> None:
+        """Compile the programs in the background, for learners like those."""
+        searches = [self._search] if self.config.search_rounds else []
+        for program in (*searches, self._test, self._chunk):
+            program.prepare(self.problem.safety, learners)
 
     def start(
         self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None, *, search: bool = True, tolerances: Any = None
@@ -81,12 +92,11 @@ class Planner:
         `tolerances` (seed, constraint) are aimed at in place of the constraints' own.
         Without `search` it has the form of a state and not its content: enough to load a checkpoint into.
         """
-        learners = eqx.filter_vmap(lambda key: Learner.start(self.problem, self.config, key, policy))(keys)
+        learners = self._start(self.problem.safety, keys, policy)
         if tolerances is not None:
             learners = aimed(learners, tolerances, self.config)
         if search and self.config.search_rounds and policy is None:
-            learners = self._search(self.problem.safety, learners)
-        learners = jax.tree.map(_strong, learners)
+            learners = jax.tree.map(_strong, self._search(self.problem.safety, learners))
         return PlannerState(learners, learners.policy, jnp.full(len(keys), -jnp.inf, float))
 
     def run(self, state: PlannerState) -> Iterator[tuple[PlannerState, list[Row]]]:
@@ -187,27 +197,6 @@ def aimed(learners: Learner, tolerances: Any, config: PlanConfig) -> Learner:
     fresh = learners.multipliers.updates[:, None] == 0
     value = jnp.where(fresh, first, jnp.maximum(learners.multipliers.value, first))
     return replace(learners, tolerances=tolerances, multipliers=replace(learners.multipliers, value=value))
-
-
-def _over_seeds(model: Model, make: Callable[[Any], Callable[[Learner], Any]]) -> Callable[[Any, Learner], Any]:
-    """`make(safety)(learner)` compiled for a stack of learners: side by side, or one after the other where
-    trajectories end, since only then can a batch that has ended be skipped."""
-    if not model.spec.ends:
-        side_by_side = eqx.filter_vmap(lambda safety, learner: make(safety)(learner), in_axes=(None, eqx.if_array(0)))
-        return eqx.filter_jit(side_by_side)
-
-    def one_by_one(safety, learners):
-        arrays, rest = eqx.partition(learners, eqx.is_array)
-        first = eqx.combine(jax.tree.map(lambda leaf: leaf[0], arrays), rest)
-        shapes = eqx.filter_eval_shape(make(safety), first)
-        statics = eqx.filter(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct), inverse=True)
-
-        def one(leaves):
-            return eqx.filter(make(safety)(eqx.combine(leaves, rest)), eqx.is_array)
-
-        return eqx.combine(jax.lax.map(one, arrays), statics)
-
-    return eqx.filter_jit(one_by_one)
 
 
 def _of_seed(tree: Any, index: int) -> Any:

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sidestep.errors import InputError
+from sidestep.halves import in_halves
 from sidestep.model import Trajectory
 from sidestep.safety.base import (
     SafetyModel,
@@ -92,16 +93,18 @@ def fit(
     draws = Draws(categories[train_rows], model, config, generator(draw_key))
     rates = learning_rates(config)
     members = model.members if isinstance(model, Ensemble) else model
-    advance = _advance_members if isinstance(model, Ensemble) else _advance
     state = _start_members(members, config) if isinstance(model, Ensemble) else _start(members, config)
     options = (config.weight_decay, config.clip, config.smoothing, config.sparsity, config.average)
     train_losses: list[float] = []
     held_losses: list[float] = []
     for look, chunk in enumerate(rates):
         keys = jax.random.split(jax.random.fold_in(dropout_key, look), draws.shape(len(chunk)))
-        state, train_loss, held_loss = advance(
-            state, keys, chunk, draws(len(chunk)), train, held, draws.correction, options
-        )
+        rest = (chunk, train, held, draws.correction, options)
+        stack = (state, keys, draws(len(chunk)))
+        if isinstance(model, Ensemble):
+            state, train_loss, held_loss = in_halves(lambda part, rest=rest: _advance_members(part, *rest), stack)
+        else:
+            state, train_loss, held_loss = _advance(stack, *rest)
         train_losses.append(float(np.mean(train_loss)))
         held_losses.append(float(np.mean(held_loss)))
         done = (look + 1) * len(chunk)
@@ -259,16 +262,15 @@ def _start(model: Any, config: FitConfig) -> Fitting:
 
 
 def _run(
-    state: Fitting,
-    keys: Array,
+    own: tuple[Fitting, Array, Array],
     rates: Array,
-    draws: Array,
     train: Rows,
     held: Rows | None,
     correction: Array,
     options: Any,
 ) -> tuple[Fitting, Array, Array]:
-    """One minibatch a rate, then a look at the held-out trajectories."""
+    """One minibatch a rate, then a look at the held-out trajectories; a member's `own` state, keys and draws."""
+    state, keys, draws = own
     weight_decay, clip, smoothing, sparsity, forget = options
     optimiser = _optimiser(weight_decay, clip)
 
@@ -306,5 +308,5 @@ def _run(
 
 _advance = eqx.filter_jit(_run)
 _over_members = eqx.if_array(0)
-_advance_members = eqx.filter_jit(eqx.filter_vmap(_run, in_axes=(_over_members, 0, None, 0, None, None, None, None)))
+_advance_members = eqx.filter_jit(eqx.filter_vmap(_run, in_axes=(_over_members, None, None, None, None, None)))
 _start_members = eqx.filter_vmap(_start, in_axes=(_over_members, None))
