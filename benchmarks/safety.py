@@ -2,10 +2,11 @@
 
     python benchmarks/safety.py [--quick] [--out FOLDER]
 
-writes safety.json and safety.md into the folder. Trajectories come from a mixture of policies of different skill, each
-with its own targets, gain and noise (not from a learning agent): on Navigation it heads for two random places, the
-goal among them; on HVAC thermostats aim at random temperatures, and around the limit in the server room, so that many
-trajectories lie near the boundary between categories. All scores are on fresh trajectories that no fit has seen.
+writes safety.json and safety.md into the folder. Hazard models learn from a mixture of policies of different skill, each
+with its own targets, gain and noise: on Navigation it heads for two random places, the goal among them; on HVAC
+thermostats aim at random temperatures, and around the limit in the server room, so that many trajectories lie near the
+boundary between categories. The paper's classifier learns, as in the paper, from trajectories of agents that learn
+without constraint. All scores are on trajectories that no fit has seen.
 """
 
 import argparse
@@ -26,6 +27,9 @@ from sidestep.labels.rules import DIRTY_X, DIRTY_Y, load_rule
 from sidestep.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.models import load_model
 from sidestep.planning.exact import all_pairs
+from sidestep.planning.plan import Planner
+from sidestep.reproduce.data import AS_THE_PAPER, learning_trajectories
+from sidestep.reproduce.methods import settings_of
 from sidestep.safety.base import predict
 from sidestep.safety.config import FitConfig, fit_settings
 from sidestep.safety.explain import blame
@@ -36,8 +40,10 @@ from sidestep.safety.report import scores
 DOMAINS = ("navigation", "hvac")
 FIRST_SEED = 11  # settings were chosen on smaller ones
 PAIRS = {"boxpushing": 1716, "driving": 3616}
-CLASSIFIER = FitConfig(steps=20_000, learning_rate=1e-3, check_every=500, held_out=0.1)
+CLASSIFIER = FitConfig(learning_rate=5e-3, balance=0.3, check_every=500, held_out=0.1, patience=0)
 PAPER = {"layers": 2, "units": 64, "dropout": 0.5}
+LEARNERS, LEARNING_EPOCHS = 5, 1000  # agents that learn side by side
+TESTS = 20_000
 
 
 class Waypoints(Policy):
@@ -96,6 +102,16 @@ def gather(domain: str, count: int, seed: int) -> tuple[Trajectory, np.ndarray]:
     return trajectory, np.asarray(load_rule(None, model).label(trajectory))
 
 
+def gather_learners(domain: str, count: int, seed: int) -> tuple[Trajectory, np.ndarray]:
+    """`count` trajectories of agents at all stages of learning without constraint, in any order."""
+    model: Any = load_model(domain)
+    planner = Planner(model, None, (), settings_of("PPO", model, LEARNING_EPOCHS, 25))
+    keys = jax.random.split(jax.random.key(seed), LEARNERS)
+    trajectory = learning_trajectories(model, planner, keys, count, AS_THE_PAPER)
+    trajectory = jax.tree.map(lambda leaf: leaf[np.random.default_rng(seed).permutation(count)], trajectory)
+    return trajectory, np.asarray(load_rule(None, model).label(trajectory))
+
+
 def sizes(model: Model) -> tuple[int, int, int]:
     return model.spec.state.size, model.spec.action.size, len(load_rule(None, model).scale)
 
@@ -120,10 +136,13 @@ def figures(found: Any) -> dict[str, float]:
     }
 
 
+Labelled = tuple[Trajectory, np.ndarray]
+
+
 def measure(
-    domain: str, kind: str, config: FitConfig, labels: int, seed: int, test: tuple[Trajectory, np.ndarray], **shape: Any
+    domain: str, kind: str, config: FitConfig, known: Labelled, seed: int, test: Labelled, **shape: Any
 ) -> dict[str, Any]:
-    trajectory, categories = gather(domain, labels, seed)
+    trajectory, categories = known
     model = make_safety(kind, *sizes(load_model(domain)), key=jax.random.key(seed), **shape)
     start = time.perf_counter()
     model, report = fit(model, trajectory, categories, config, jax.random.key(1000 + seed))
@@ -133,9 +152,9 @@ def measure(
         "domain": domain,
         "model": kind,
         "shape": shape,
-        "labels": labels,
+        "labels": len(categories),
         "seed": seed,
-        "shares": (np.bincount(categories, minlength=3) / labels).round(3).tolist(),
+        "shares": (np.bincount(categories, minlength=3) / len(categories)).round(4).tolist(),
         **figures(found),
         "steps": report.steps,
         "best_steps": report.best_steps,
@@ -211,13 +230,15 @@ def main() -> None:
     for domain in DOMAINS:
         if options.only == "markov":
             break
-        test = gather(domain, 20_000, 999_999)
         if options.only != "classifier":
+            test = gather(domain, TESTS, 999_999)
             for seed in range(FIRST_SEED, FIRST_SEED + (2 if options.quick else 5)):
-                keep(measure(domain, "hazard", fit_settings("hazard"), 2_000, seed, test))
+                keep(measure(domain, "hazard", fit_settings("hazard"), gather(domain, 2_000, seed), seed, test))
         if options.only != "hazard":
+            trajectory, categories = gather_learners(domain, many + TESTS, FIRST_SEED)
+            known, test = (trajectory[:many], categories[:many]), (trajectory[many:], categories[many:])
             config = replace(CLASSIFIER, steps=many // 10)
-            keep(measure(domain, "classifier", config, many, FIRST_SEED, test, **PAPER))
+            keep(measure(domain, "classifier", config, known, FIRST_SEED, test, **PAPER))
     if options.only in (None, "markov"):
         for grid in PAIRS:
             for number in range(1, 2 if options.quick else 6):

@@ -1,8 +1,8 @@
 """Trajectories of policies of different skill, labelled by the rule: what the paper's recurrent classifier learns from.
 
-The paper gathers them while a policy learns without constraint. Alone these soon look alike, so a share of them comes
-from explorers, and a share from mixtures: at every step a policy of some stage of the learning or an explorer acts,
-with odds that each trajectory draws for itself.
+The paper gathers them while a policy learns without constraint. Alone these soon look alike, and what a planner tries
+later is not among them; so a share may come from explorers, and a share from mixtures: at every step a policy of some
+stage of the learning or an explorer acts, with odds that each trajectory draws for itself.
 """
 
 from typing import Any
@@ -16,7 +16,9 @@ from sidestep.labels.collect import ExploringPolicy
 from sidestep.model import Model, Policy, Trajectory, rollout
 from sidestep.planning.plan import Planner
 
-LEARNER, MIXTURE, EXPLORER = 0.4, 0.4, 0.2  # shares of the trajectories
+Shares = tuple[float, float, float]  # of the trajectories: learners, mixtures, explorers
+AS_THE_PAPER: Shares = (1.0, 0.0, 0.0)
+COVERING: Shares = (0.4, 0.4, 0.2)
 
 
 class MixedPolicy(Policy):
@@ -39,7 +41,9 @@ class MixedPolicy(Policy):
         return action, {"policy": own_memory, "explorer": other_memory, "skill": skill}
 
 
-def learning_trajectories(model: Model, planner: Planner, keys: PRNGKeyArray, count: int) -> Trajectory:
+def learning_trajectories(
+    model: Model, planner: Planner, keys: PRNGKeyArray, count: int, shares: Shares = COVERING
+) -> Trajectory:
     """`count` trajectories from the stages of learning runs without constraint, one run for each key."""
     stages = planner.config.epochs // planner.config.test_every
     each = -(-count // (stages * len(keys)))
@@ -47,14 +51,14 @@ def learning_trajectories(model: Model, planner: Planner, keys: PRNGKeyArray, co
     for stage, (state, _) in enumerate(planner.run(planner.start(keys))):
         for index, key in enumerate(keys):
             policy = jax.tree.map(lambda leaf, at=index: leaf[at], state.learners.policy)
-            parts.append(_stage(model, policy, jax.random.fold_in(key, stage), each))
+            parts.append(_stage(model, policy, jax.random.fold_in(key, stage), each, shares))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
 
 
-def _stage(model: Model, policy: Any, key: PRNGKeyArray, count: int) -> Trajectory:
+def _stage(model: Model, policy: Any, key: PRNGKeyArray, count: int, shares: Shares) -> Trajectory:
     """What is gathered at one stage of one run, by the shares of the three sources."""
     keys = jax.random.split(key, 3)
-    alone, mixed = round(LEARNER * count), round(MIXTURE * count)
+    alone, mixed = round(shares[0] * count), round(shares[1] * count)
     explorer = ExploringPolicy(model)
     parts = [
         rollout(model, MixedPolicy(policy, explorer, jnp.ones(())), keys[0], alone),

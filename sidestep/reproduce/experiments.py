@@ -53,7 +53,7 @@ FULL = Size(
     gathering_epochs={"continuous": 1000, "grid": 50},
     gathering_runs=5,
     trajectories={"continuous": 200_000, "grid": 5000},
-    trajectory_steps={"continuous": 10_000, "grid": 2000},
+    trajectory_steps={"continuous": 20_000, "grid": 2000},
     non_markov_epochs=150,
     rollouts=2000,
 )
@@ -163,7 +163,7 @@ def recurrent_job(name: str, model: str, rule: str | None, seed: int, size: Size
         "labels": size.trajectories[kind],
         "steps": size.trajectory_steps[kind],
         "units": 32 if kind == "grid" else 64,
-        "learning_rate": 1e-3,
+        "learning_rate": 1e-3 if kind == "grid" else 5e-3,
         "file": f"safety/{name}.safetensors",
     }
     return Job(name, "trajectory-classifier", settings, group=name)
