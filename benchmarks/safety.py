@@ -2,8 +2,8 @@
 
     python benchmarks/safety.py [--quick] [--out FOLDER]
 
-writes safety.json and safety.md into the folder. Hazard models learn from a mixture of policies of different skill, each
-with its own targets, gain and noise: on Navigation it heads for two random places, the goal among them; on HVAC
+writes safety.json and safety.md into the folder. Hazard models learn from a mixture of policies of different skill,
+each with its own targets, gain and noise: on Navigation it heads for two random places, the goal among them; on HVAC
 thermostats aim at random temperatures, and around the limit in the server room, so that many trajectories lie near the
 boundary between categories. The paper's classifier learns, as in the paper, from trajectories of agents that learn
 without constraint. All scores are on trajectories that no fit has seen.

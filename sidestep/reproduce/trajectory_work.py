@@ -32,7 +32,11 @@ def trajectory_classifier(settings: Settings, jobs: Jobs) -> Settings:
     sizes = (model.spec.state.size, model.spec.action.size, len(rule.scale))
     fresh = make_safety("classifier", *sizes, key=key, layers=2, units=settings["units"], dropout=0.5)
     config = FitConfig(
-        steps=settings["steps"], learning_rate=settings["learning_rate"], balance=0.3, check_every=200, patience=0
+        steps=settings["steps"],
+        learning_rate=settings["learning_rate"],
+        balance=0.3,
+        check_every=max(settings["steps"] // 40, 1),
+        patience=0,
     )
     safety, report = fit(fresh, gathered, categories, config, fit_key)
     assert report.scores is not None
