@@ -1,8 +1,10 @@
 """The command line: what it prints, its exit status, and that it starts light."""
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -41,8 +43,18 @@ def model_file(tmp_path_factory):
     return path
 
 
-def run(*arguments, code=START + "; sys.exit(status)"):
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
+def run(*arguments, code=START + "; sys.exit(status)", **environment):
+    command = [sys.executable, "-c", code, *arguments]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+
+
+def test_compiled_programs_are_kept_where_the_user_keeps_such_things_if_there_is_a_place(tmp_path, model_file):
+    for home, kept in ((tmp_path, True), ("/dev/null", False)):
+        done = run("check", f"{model_file}:Walk", XDG_CACHE_HOME=str(home))
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert Path(home, "sidestep", "programs").exists() == kept
 
 
 @pytest.mark.parametrize("arguments", [["--help"], []])

@@ -16,6 +16,7 @@ import sidestep
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
+from sidestep.halves import in_halves
 from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
 from sidestep.models.grids import Driving
@@ -139,6 +140,30 @@ def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety)
     # One seed alone runs the same arithmetic in another order, so it agrees to float tolerance after 20 epochs.
     for a, b in zip(*(jax.tree.leaves(s.learners.policy.net) for s in (twice[0], alone)), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-2, atol=2e-3)
+
+
+def test_an_even_number_of_seeds_goes_in_halves_and_a_prepared_program_gives_the_same(walk_safety):
+    constraints = parse_constraints(["dry>=0.9"], SCALE)
+    config = replace(SMALL, search_rounds=0, epochs=2, test_every=2)
+    keys = jax.random.split(jax.random.key(5), 4)
+    planner, prepared = (Planner(Walk(), walk_safety, constraints, config) for _ in range(2))
+    start = planner.start(keys)
+    prepared.prepare(lambda: start.learners)
+    found = [one.advance(start)[0] for one in (planner, prepared)]
+    for a, b in zip(*(jax.tree.leaves(state.learners.policy.net) for state in found), strict=True):
+        assert a.shape[0] == len(keys)
+        np.testing.assert_array_equal(a, b)
+    pair, _ = planner.advance(planner.start(keys[2:]))
+    for a, b in zip(*(jax.tree.leaves(s.learners.policy.net) for s in (found[0], pair)), strict=True):
+        np.testing.assert_allclose(a[2:], b, rtol=1e-4, atol=1e-5)
+
+
+def test_halves_of_a_stack_are_what_the_whole_is():
+    run = jax.jit(jax.vmap(lambda row: {"double": 2 * row, "sum": jnp.sum(row)}))
+    for rows in (1, 3, 4):
+        stack = jnp.arange(2.0 * rows).reshape(rows, 2)
+        for a, b in zip(jax.tree.leaves(in_halves(run, stack)), jax.tree.leaves(run(stack)), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_several_constraints_and_four_categories():
