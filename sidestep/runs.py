@@ -5,6 +5,7 @@ state.safetensors     the last checkpoint, with its clock in the header
 metrics.jsonl         a line a test and seed
 policy.safetensors    the answer; safety.safetensors the safety model it was planned with
 result.json           the certificate
+labels.store          the labels, where the run asked for any
 """
 
 import json
@@ -18,6 +19,7 @@ from sidestep.errors import InputError
 from sidestep.files import atomic_write
 
 FORMAT = 1
+LABELS = "labels.store"
 
 
 class Run:

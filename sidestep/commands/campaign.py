@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.trajectories import Campaign
 from sidestep.campaign.waiting import Waiting
 from sidestep.commands.certify import expert_of, print_certificate
-from sidestep.commands.people import run_store, store_file, tell_people
-from sidestep.commands.plan import settings, stoppable
+from sidestep.commands.people import run_store, tell_people
+from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.models import load_model
-from sidestep.planning.config import PlanConfig
-from sidestep.runs import Run
+from sidestep.planning.config import PlanConfig, preset_for
+from sidestep.runs import LABELS, Run
 
 DEFAULT_BOUND = 0.95  # of the best category, where the user asks for nothing else
 
@@ -45,7 +45,7 @@ def begin(
     constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
     parse_constraints(constraint, scale)
     config = CampaignConfig(**changes)
-    plan_config = settings(mdp, method, planning)
+    plan_config = replace(preset_for(mdp, method), **planning)
     run = Run.create(
         out,
         {
@@ -109,7 +109,7 @@ def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
 
 
 def _ask(ids: list[int], run: Run, as_json: bool) -> int:
-    file = store_file(run)
+    file = run.path / LABELS
     if as_json:
         print(json.dumps({"status": "waiting", "store": str(file), "trajectories": ids}))
     else:

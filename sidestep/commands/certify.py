@@ -10,12 +10,12 @@ from rich.console import Console
 from sidestep.answers import Answer
 from sidestep.audits import AuditState, people_audit
 from sidestep.certify import audit, certification_key, fresh_return
-from sidestep.commands.people import run_store, store_file, tell_people
+from sidestep.commands.people import run_store, tell_people
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.model import Model, Policy
-from sidestep.runs import Run
+from sidestep.runs import LABELS, Run
 
 
 def certify(
@@ -84,7 +84,7 @@ def _ask(run: Run, state: AuditState) -> None:
     ids = " ".join(map(str, state.asked))
     wanted = [
         f"undecided after {state.used} labels; {state.needed} more certify it if all of them are good",
-        f"label these {len(state.asked)} trajectories of {store_file(run)}: {ids}",
+        f"label these {len(state.asked)} trajectories of {run.path / LABELS}: {ids}",
     ]
     tell_people(run, wanted, "and give this command again")
 

@@ -1,29 +1,24 @@
 """A run's label store, and what people are told when their labels are wanted."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
 from sidestep.constraints import Scale
 from sidestep.labels.store import Store
 from sidestep.model import Spec
-from sidestep.runs import Run
+from sidestep.runs import LABELS, Run
 
 
 def run_store(run: Run, spec: Spec, scale: Scale) -> Store:
     """The labels of a run, a new store if it has none yet."""
-    file = store_file(run)
+    file = run.path / LABELS
     return Store.open(file, spec, scale) if file.exists() else Store.create(file, spec, scale)
-
-
-def store_file(run: Run) -> Path:
-    return run.path / "labels.store"
 
 
 def tell_people(run: Run, before: Sequence[str], after: str) -> None:
     """How to look at the trajectories and how to give their labels, between what is asked and how to go on."""
-    file = store_file(run)
+    file = run.path / LABELS
     for line in (
         *before,
         f"  sidestep label {file} --export runs.csv     to look at them",

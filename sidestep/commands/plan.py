@@ -23,7 +23,7 @@ from sidestep.errors import InputError
 from sidestep.labels.rules import Rule
 from sidestep.model import Model
 from sidestep.models import load_model
-from sidestep.planning.config import PlanConfig, preset
+from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.planning.plan import Plan, Planner
 from sidestep.runs import Run
 from sidestep.safety.io import load_safety, safety_header
@@ -48,7 +48,7 @@ def plan_once(
     mdp = load_model(model)
     expert = expert_of(rule, mdp)
     learned = load_safety(safety) if safety else None
-    config = settings(mdp, method, changes, summed=learned is None or learned.summed)
+    config = replace(preset_for(mdp, method, summed=learned is None or learned.summed), **changes)
     if config.constraint_gradient == "none" and (safety or constraint):
         raise InputError(
             "this method knows no constraint; leave --safety and --constraint out", place=f"--method {method}"
@@ -78,13 +78,6 @@ def plan_once(
     if safety is not None:
         shutil.copyfile(safety, run.path / "safety.safetensors")
     return go_on(run, quiet, as_json)
-
-
-def settings(model: Model, method: str, changes: dict[str, Any], *, summed: bool = True) -> PlanConfig:
-    """The preset of this name for this model and kind of safety model, with the user's changes."""
-    spec = model.spec
-    base = preset(method, family=spec.family, finite=hasattr(model, "finite"), gradient=spec.gradient, summed=summed)
-    return replace(base, **changes)
 
 
 def go_on(run: Run, quiet: bool, as_json: bool) -> int:

@@ -1,7 +1,7 @@
 """Every option of the planner, each with what it does, and the presets. Importable without JAX, for `--help`."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from sidestep.errors import InputError
 
@@ -208,3 +208,9 @@ def preset(
         }
         return replace(settings, constraint_gradient=ways[name])
     raise InputError(f"expected one of {', '.join(PRESETS)}", place=f"--method {name}")
+
+
+def preset_for(model: Any, name: str, *, summed: bool = True) -> PlanConfig:
+    """The settings of this name for this model; `summed` as in `preset`."""
+    spec = model.spec
+    return preset(name, family=spec.family, finite=hasattr(model, "finite"), gradient=spec.gradient, summed=summed)

@@ -13,7 +13,7 @@ from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Source, Store
 from sidestep.model import Model, Policy, Trajectory
 from sidestep.models import load_model
-from sidestep.runs import Run
+from sidestep.runs import LABELS, Run
 
 Row = dict[str, Any]
 
@@ -103,7 +103,7 @@ class Folder:
     @cached_property
     def labels(self) -> tuple[np.ndarray, Trajectory, np.ndarray, list[Source]] | None:
         """Ids, trajectories, categories and sources of all that has a label; None without a store or labels."""
-        file = self.path / "labels.store"
+        file = self.path / LABELS
         if not file.is_file():
             return None
         with Store.open(file, scale=Scale(self.categories)) as store:

@@ -12,7 +12,7 @@ Sidestep     this package's default for the model: on finite models the exact gr
 from dataclasses import replace
 from typing import Any
 
-from sidestep.planning.config import PlanConfig, preset
+from sidestep.planning.config import PlanConfig, preset_for
 
 PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "paper-mfge", "Sidestep": "default"}
 
@@ -21,12 +21,6 @@ def settings_of(
     method: str, model: Any, epochs: int | None, test_every: int | None = None, *, summed: bool = True
 ) -> PlanConfig:
     """The preset behind a method for this model, with side effects of single steps or not; `epochs` shortens it."""
-    config = preset(
-        PRESETS[method],
-        family=model.spec.family,
-        finite=hasattr(model, "finite"),
-        gradient=model.spec.gradient,
-        summed=summed,
-    )
+    config = preset_for(model, PRESETS[method], summed=summed)
     epochs = config.epochs if epochs is None else epochs
     return replace(config, epochs=epochs, test_every=min(test_every or config.test_every, epochs))
