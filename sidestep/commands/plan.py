@@ -25,6 +25,7 @@ from sidestep.model import Model
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.planning.plan import Plan, Planner
+from sidestep.planning.programs import prepare_no_more
 from sidestep.runs import Run
 from sidestep.safety.io import load_safety, safety_header
 
@@ -184,6 +185,7 @@ def stoppable(run: Run) -> Iterator[None]:
         Console(stderr=True).print(f"stopped; go on with: sidestep resume {run.path}", highlight=False)
         raise
     finally:
+        prepare_no_more()
         signal.signal(signal.SIGTERM, previous)
 
 

@@ -15,6 +15,7 @@ Make = Callable[[Any], Callable[[Learner], Any]]  # safety model -> learner -> r
 Stacked = Callable[[Any, Learner], Any]
 
 _compiler = ThreadPoolExecutor(1)
+_waiting: list[Future[Any]] = []  # what is being compiled or waits for it
 
 
 class Program:
@@ -31,10 +32,17 @@ class Program:
     def prepare(self, safety: Any, learners: Callable[[], Learner]) -> None:
         """Compile in the background for a safety model and learners of these shapes, whatever their values."""
         self._prepared = _compiler.submit(lambda: self._stacked.lower(safety, first_half(learners())).compile())
+        _waiting.append(self._prepared)
 
     def __call__(self, safety: Any, learners: Learner) -> Any:
         run = self._stacked if self._prepared is None else self._prepared.result()
         return in_halves(lambda part: run(safety, part), learners)
+
+
+def prepare_no_more() -> None:
+    """Leave out what has not begun to compile, so that a process that is stopped need not wait for it."""
+    while _waiting:
+        _waiting.pop().cancel()
 
 
 def _side_by_side(make: Make) -> Stacked:
