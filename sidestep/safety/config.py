@@ -82,5 +82,14 @@ class FitConfig:
 def fit_settings(kind: str) -> FitConfig:
     """What works best for a safety model of this kind."""
     if kind == "hazard":
-        return FitConfig(steps=2500, learning_rate=1e-2, patience=8, sparsity=0.003, average=0.98, bootstrap=False)
+        # A few hundred labels hold few mistakes, and calibration is read from mistakes: hence so many are held out.
+        return FitConfig(
+            steps=2500,
+            learning_rate=1e-2,
+            patience=8,
+            sparsity=0.003,
+            average=0.98,
+            bootstrap=False,
+            held_out=0.3,
+        )
     return FitConfig()
