@@ -77,7 +77,7 @@ class PairsCampaign:
         self.run.write_lines("rounds.jsonl", self.rounds)
         policy: Any = TabularPolicy(jnp.asarray(optimum.policy, float), self.model)
         if self.planning is not None:
-            policy = self._network()
+            policy = self._network(optimum)
         self.show("auditing", {})
         rollouts, confidence = self.config.rollouts, self.config.confidence
         auditor = Auditor(self.model, self.rule, self.constraints, self.store, self.seed, rollouts, confidence)
@@ -112,8 +112,9 @@ class PairsCampaign:
             limits = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence).tolist()
             return occupancy_lp(finite, [Bound(*bound) for bound in zip(costs, limits, names, strict=True)])
 
-    def _network(self) -> Any:
-        """A network trained on the learned costs; the labels that are left go to pairs that it might stray to."""
+    def _network(self, optimum: Optimum) -> Any:
+        """A network trained on the learned costs, which may cost what the optimum costs; the labels that are left go to
+        pairs that it might stray to."""
         assert self.planning is not None
         left = self.config.labels - len(self.ids)
         seen = (
@@ -134,7 +135,8 @@ class PairsCampaign:
         names = [*self.model.spec.state.names, *self.model.spec.action.names]
         save_safety(self.run.path / "safety.safetensors", safety, self.store.scale, names, {"labels": len(self.ids)})
         planner = Planner(self.model, safety, self.constraints, self.planning)
-        state, history = planner.start(jax.random.fold_in(self.key, PLANNING)[None]), []
+        tolerances = np.round([optimum.constraint_values], 6)
+        state, history = planner.start(jax.random.fold_in(self.key, PLANNING)[None], tolerances=tolerances), []
         self.run.cut_metrics(0)
         while int(state.learners.epoch[0]) < self.planning.epochs:
             state, figures = planner.advance(state)

@@ -49,7 +49,7 @@ class PlanConfig:
     multiplier_max: float = 100.0
     """Largest value of a multiplier."""
     never: float = 0.01
-    """Expected cost at which the relative and the log-adam rule take a smaller tolerance, as zero is, for met."""
+    """Expected cost at which a tolerance of zero counts as met; for the relative and log-adam rules any below it."""
     pid_proportional: float = 0.5
     """Gain on the present violation (PID)."""
     pid_derivative: float = 0.1

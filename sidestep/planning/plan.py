@@ -22,7 +22,6 @@ from sidestep.planning.programs import Program
 from sidestep.policies import NetworkPolicy
 
 Row = dict[str, Any]
-NEVER = 0.05  # expected cost up to which a tolerance of zero counts as met: a network never says zero
 
 
 class PlannerState(eqx.Module):
@@ -143,8 +142,8 @@ class Planner:
     def _feasible(self, mean: dict[str, np.ndarray], tolerances: np.ndarray) -> np.ndarray:
         if not self.problem.constraints:
             return np.ones(len(mean["return"]), bool)
-        slack = np.where(tolerances == 0, NEVER, 0.0)
-        return np.all(mean["costs"] <= tolerances + slack, axis=1)
+        # A network never says zero.
+        return np.all(mean["costs"] <= np.where(tolerances == 0, self.config.never, tolerances), axis=1)
 
     def _true_shares(self, trajectories: dict[str, Trajectory]) -> dict[str, np.ndarray]:
         if self.rule is None:
