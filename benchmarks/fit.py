@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,12 @@ def torchs(python: str, layers: int, steps: int, minibatches: int) -> float:
     return min(run(threads) for threads in {1, os.cpu_count() or 1})
 
 
-def accuracies(quick: bool) -> list[dict[str, Any]]:
+def accuracies(quick: bool) -> Iterator[dict[str, Any]]:
     """None-or-not accuracy on fresh trajectories of Navigation against seconds of fitting to 2,000 labels."""
     from safety import PAPER, gather
 
     labelled, test = gather("navigation", 2_000, 21), gather("navigation", 10_000, 999_999)
     shapes = [("hazard", {}), ("hazard", {"units": 32}), ("hazard", {"units": 64}), ("classifier", PAPER)]
-    points = []
     for kind, shape in shapes:
         model = make_safety(kind, 2, 2, 3, key=jax.random.key(0), **shape)
         settings = fit_settings(kind) if kind == "hazard" else FitConfig(learning_rate=1e-3)
@@ -92,9 +92,7 @@ def accuracies(quick: bool) -> list[dict[str, Any]]:
         for steps in (100, 400) if quick else (100, 200, 400, 800, 1600, 3200):
             fitted, report = fit(model, *labelled, replace(settings, steps=steps), jax.random.key(0))
             right = scores(np.asarray(predict(fitted, test[0])), test[1]).best_or_not_accuracy
-            points.append({"model": kind, "shape": shape, "steps": steps, "seconds": report.seconds, "accuracy": right})
-            print(points[-1], flush=True)
-    return points
+            yield {"model": kind, "shape": shape, "steps": steps, "seconds": report.seconds, "accuracy": right}
 
 
 def draw(points: list[dict[str, Any]], file: Path) -> None:
@@ -109,11 +107,37 @@ def draw(points: list[dict[str, Any]], file: Path) -> None:
         axes.plot([p["seconds"] for p in own], [p["accuracy"] for p in own], marker="o", label=name)
     axes.set(xscale="log", xlabel="seconds of fitting, 2,000 labels", ylabel="none or not: share right")
     axes.legend()
-    figure.savefig(file)
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
 
 
 def _words(row: dict[str, Any]) -> str:
     return " ".join([row["model"], *(f"{name} {value}" for name, value in row["shape"].items())])
+
+
+def write(rows: list[dict[str, Any]], points: list[dict[str, Any]], out: Path) -> None:
+    """All that is known so far."""
+    lines = [
+        "# Trajectories fitted a second, minibatches of 100\n",
+        "| model | T | ours | PyTorch | ratio |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        torch = row.get("torch_per_second")
+        beside = f"{torch:.0f} | {row['per_second'] / torch:.2f}" if torch else "- | -"
+        lines.append(f"| {_words(row)} | {row['steps']} | {row['per_second']:.0f} | {beside} |")
+    lines += [
+        "\n# Accuracy against time, Navigation, 2,000 labels\n",
+        "| model | minibatches | seconds | none or not |",
+        "|---|---|---|---|",
+    ]
+    for point in points:
+        lines.append(f"| {_words(point)} | {point['steps']} | {point['seconds']:.2f} | {point['accuracy']:.4f} |")
+    out.mkdir(parents=True, exist_ok=True)
+    if points:
+        draw(points, out / "fit.svg")
+    atomic_write(out / "fit.json", json.dumps({"cpus": os.cpu_count(), "rows": rows, "accuracy": points}, indent=1))
+    atomic_write(out / "fit.md", "\n".join(lines) + "\n")
 
 
 def main() -> None:
@@ -145,28 +169,12 @@ def main() -> None:
             row["torch_per_second"] = BATCH / torchs(options.torch_python, shape["layers"], steps, 20 * chunks)
         rows.append(row)
         print(row, flush=True)
-    lines = [
-        "# Trajectories fitted a second, minibatches of 100\n",
-        "| model | T | ours | PyTorch | ratio |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        torch = row.get("torch_per_second")
-        beside = f"{torch:.0f} | {row['per_second'] / torch:.2f}" if torch else "- | -"
-        lines.append(f"| {_words(row)} | {row['steps']} | {row['per_second']:.0f} | {beside} |")
-    points = accuracies(options.quick)
-    lines += [
-        "\n# Accuracy against time, Navigation, 2,000 labels\n",
-        "| model | minibatches | seconds | none or not |",
-    ]
-    lines.append("|---|---|---|---|")
-    for point in points:
-        lines.append(f"| {_words(point)} | {point['steps']} | {point['seconds']:.2f} | {point['accuracy']:.4f} |")
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(points, options.out / "fit.svg")
-    content = {"cpus": os.cpu_count(), "rows": rows, "accuracy": points}
-    atomic_write(options.out / "fit.json", json.dumps(content, indent=1))
-    atomic_write(options.out / "fit.md", "\n".join(lines) + "\n")
+        write(rows, [], options.out)
+    points: list[dict[str, Any]] = []
+    for point in accuracies(options.quick):
+        points.append(point)
+        print(point, flush=True)
+        write(rows, points, options.out)
 
 
 if __name__ == "__main__":
