@@ -18,6 +18,7 @@ import tyro
 
 from sidestep.campaign.config import CampaignConfig
 from sidestep.errors import InputError
+from sidestep.kept_programs import keep_compiled_programs
 from sidestep.planning.config import PlanConfig
 
 ModelReference = Annotated[
@@ -417,7 +418,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with _one_sentence_errors():
             command = _parse(sys.argv[1:] if arguments is None else arguments)
-        _keep_compiled_programs()
+        keep_compiled_programs()
         return int(command.run())
     except InputError as error:
         print(f"sidestep: {error}", file=sys.stderr)
@@ -432,17 +433,6 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stop.__context__, BrokenPipeError):  # rich notices first, and has done the same
             return 0
         raise
-
-
-def _keep_compiled_programs() -> None:
-    """In the user's cache folder, so that the next run need not compile them; JAX's own variables go first."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sidestep" / "programs"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # no home to write to: then every run compiles
-        return
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
 def _options(command: Any) -> dict[str, Any]:
