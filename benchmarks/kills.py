@@ -30,7 +30,7 @@ from sidestep.safety.io import make_safety, save_safety
 from sidestep.trees import read_header
 
 SIDESTEP = [sys.executable, "-m", "sidestep"]
-PLAN = "--epochs 60 --test-every 5 --batch 8 --test-batch 8 --widths 4 --search-rounds 1 --search-population 256"
+PLAN = "--epochs 1200 --test-every 20 --batch 8 --test-batch 8 --widths 4 --search-rounds 1 --search-population 256"
 CAMPAIGN = "--labels 100 --rounds 2 --round-epochs 5 --polish-epochs 50 --first-fit 50 --later-fit 20 --rollouts 200"
 
 
