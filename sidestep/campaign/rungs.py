@@ -86,7 +86,6 @@ class GradientRungs:
         polish: int,
         label: Any,
     ) -> None:
-        self.model, self.constraints, self.label = model, constraints, label
         self.config, self.rounds, self.searching_rounds = config, rounds, searching_rounds
         self.planner = Planner(model, safety, constraints, config, label)
         last = replace(config, **POLISH, epochs=polish, test_every=POLISH_TEST)

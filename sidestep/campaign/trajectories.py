@@ -106,7 +106,8 @@ class Campaign:
     def go_on(self) -> dict[str, Any]:
         """From the last saved stage to the end, and the result; raises Waiting where people have to label first."""
         self._load()
-        if self.notes["stage"] in ("explore", "round")[self.rule is None :]:  # people are waited for after "explore"
+        waits = self.notes["stage"] == "explore" and self.rule is None  # for people, before anything is planned
+        if self.notes["stage"] in ("explore", "round") and not waits:
             self.rungs.prepare()
         stages = {"explore": self._explore, "round": self._round, "polish": self._polish, "check": self._check}
         while self.notes["stage"] in stages:

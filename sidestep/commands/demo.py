@@ -12,7 +12,7 @@ STORY = (
     "area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns the "
     "pattern, plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
 )
-SHORTER = {"polish_epochs": 150}  # a minute less than the main job
+SHORTER = {"polish_epochs": 150}  # half a minute less than the main job
 
 
 def demo(out: Path, seed: int, quiet: bool) -> int:
