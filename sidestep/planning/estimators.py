@@ -109,11 +109,11 @@ class SampledBatch(eqx.Module):
 
 def sampled_batch(
     problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray
-) -> tuple[SampledBatch, Float[Array, "batch constraint"], Any]:
-    """Trajectories of the policy, their costs, and the constraints' gradients by the method of the configuration."""
+) -> tuple[SampledBatch, Float[Array, " constraint"], Any]:
+    """Trajectories of the policy, their mean costs, and the constraints' gradients by the configured method."""
     keys = jax.random.split(key, config.batch)
     gradients, trajectory, traced = pathwise(problem, config, learner, keys, reward=False)
     costs = problem.costs(trajectory) if problem.constraints else jnp.zeros((config.batch, 0))
     if problem.constraints and config.constraint_gradient == "score":
         gradients, _ = score_function(problem, config, learner, trajectory, traced)
-    return SampledBatch(trajectory, *traced), costs, gradients
+    return SampledBatch(trajectory, *traced), jnp.mean(costs, axis=0), gradients

@@ -113,7 +113,7 @@ def exact_gradients(
 
     policy, pullback = jax.vjp(table, learned)
     progress = learner.progress(config)
-    share = jnp.maximum(config.start_share * (1.0 - progress / 0.5), LAST_SHARE)
+    share = jnp.maximum(learner.start_share(config), LAST_SHARE)
     alive = ~finite.absorbing
     own = jnp.asarray(finite.start, jnp.float32)
     start = (1.0 - share) * own + share * jnp.asarray(alive / alive.sum(), jnp.float32)

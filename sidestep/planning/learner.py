@@ -92,6 +92,10 @@ class Learner(eqx.Module):
         """From 0 at the first epoch to 1 at the last."""
         return self.epoch / max(config.epochs - 1, 1)
 
+    def start_share(self, config: PlanConfig) -> Float[Array, ""]:
+        """The share of starts that are spread over all states: it falls to zero at half of the epochs."""
+        return jnp.maximum(config.start_share * (1.0 - self.progress(config) / 0.5), 0.0)
+
 
 def split(policy: NetworkPolicy, value: Network | None, config: PlanConfig) -> tuple[Any, Any]:
     """(what is learned, the rest) of the pair (policy, value network)."""

@@ -155,13 +155,13 @@ def _ppo_epoch(problem: Problem, config: PlanConfig, learner: Learner, key: PRNG
         else:
             learner = adam_step(learner, ascent, config)
     learner, metrics = ppo_steps(config, learner, batch, discount, shuffle_key, beside)
-    learner = replace(learner, multipliers=_moved(config, before, jnp.mean(costs, axis=0)))
+    learner = replace(learner, multipliers=_moved(config, before, costs))
     learning = before.epoch >= config.learning_starts
     learner = jax.tree.map(lambda new, old: jnp.where(learning, new, old) if new is not old else old, learner, before)
     learner = batch.noted(learner, discount)
     metrics |= {
         "return": jnp.mean(jnp.sum(jnp.where(batch.mask, batch.rewards, 0.0), axis=1)),
-        "costs": jnp.mean(costs, axis=0),
+        "costs": costs,
         "multipliers": learner.multipliers.value,
         "gradient_norms": norms,
     }

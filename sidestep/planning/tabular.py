@@ -4,15 +4,15 @@ A network that sees the state alone is a table of N rows once its parameters are
 places in tables, and a network is asked N times an epoch instead of once a step.
 
 Derivatives. The paper's choices are straight-through: the one-hot action  a = argmax_b(log pi(b | s) + noise_b)  is
-taken, and gradients flow to pi as if it were a. What a function of one-hot vectors is between them is left open; here
-each (model, policy, learned cost) is continued as its *multilinear extension*, which knows the function at one-hot
-vectors and nothing else: its derivatives are differences. With s[f := i] the state s with factor f (row, column, ..)
-changed to i, a[f := i] the action that the same noise chooses there, e(n) the vector of state n, and g the gradient
-that arrives at the next state, backwards along a walk:
+taken, and gradients flow to pi as if it were a; a state is a choice of the model's in the same way. What a function of
+one-hot vectors is between them is left open; here each is continued as its *multilinear extension*, which knows the
+function at one-hot vectors and nothing else: its derivatives are differences. The gradient that arrives at a state is
+then the cost that follows from there, and its mean over the noise to come is known, since the model is. With n(s) the
+number of times that a walk meets s,
 
-    h(s, b)     = C(s, b) + discount * sum_k p_k(s, b) g . e(n_k(s, b))
-    dJ/dpi(b|s) = h(s, b) - h(s, a)
-    dJ/dx_f[i]  = h(s[f := i], a[f := i]) - h(s, a)
+    V(s)        = sum_b pi(b | s) Q(s, b)
+    Q(s, b)     = C(s, b) + discount * sum_k p_k(s, b) V(n_k(s, b))
+    dJ/dpi(b|s) = E[n(s)] Q(s, b)
 
 Differentiating the classifier's network itself at one-hot vectors fails: one that tells 99 % of the pairs rightly is
 saturated there, and what is left of its derivative does not say what it thinks of the neighbouring pairs.
@@ -25,7 +25,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.model import FinitePart
 from sidestep.planning.config import PlanConfig
@@ -40,33 +40,7 @@ class Walks(NamedTuple):
     states: Int[Array, "time batch"]
     actions: Int[Array, "time batch"]
     real: Bool[Array, "time batch"]
-    noise: Float[Array, "time batch action"]  # of the choices
     longest: Int[Array, ""]  # the number of steps of the longest
-
-
-class Neighbours(NamedTuple):
-    """Of each state: where its ones stand in the state vector, and which state a one at another place would make."""
-
-    entries: np.ndarray  # (state, factor)
-    changed: np.ndarray  # (state, entry): s[f := i], or s itself where that stands for nothing
-
-
-def neighbours(model: Any) -> Neighbours:
-    """A state stands for nothing, as a wall's cell does, when no walk begins there and no other state leads to it."""
-    finite: FinitePart = model.finite
-    sizes = [variable.size for variable in model.spec.state.variables]
-    states = np.arange(len(finite.start))
-    met = finite.start > 0
-    met[finite.successor[(finite.probability > 0) & (finite.successor != states[:, None, None])]] = True
-    values = np.stack(np.unravel_index(states, sizes), axis=1)
-    offsets = np.cumsum([0, *sizes[:-1]])
-    changed = []
-    for factor, size in enumerate(sizes):
-        others = np.repeat(values[:, None, :], size, axis=1)
-        others[:, :, factor] = np.arange(size)
-        changed.append(np.ravel_multi_index(tuple(np.moveaxis(others, 2, 0)), sizes))
-    everywhere = np.concatenate(changed, axis=1)
-    return Neighbours(values + offsets, np.where(met[everywhere], everywhere, states[:, None]))
 
 
 def serves(problem: Problem, config: PlanConfig) -> bool:
@@ -85,8 +59,18 @@ def log_policy(problem: Problem, policy: Any) -> Float[Array, "state action"]:
     return jax.nn.log_softmax(logits)
 
 
-def walk(model: Any, log_policy: Float[Array, "state action"], key: PRNGKeyArray, batch: int) -> Walks:
-    """`batch` walks until all of them have ended or the horizon is reached."""
+def places(finite: FinitePart) -> np.ndarray:
+    """Which states a walk can be in before its end: it begins there, or another state leads there."""
+    met = finite.start > 0
+    others = finite.successor != np.arange(len(met))[:, None, None]
+    met[finite.successor[(finite.probability > 0) & others]] = True
+    return met & ~finite.absorbing
+
+
+def walk(
+    model: Any, log_policy: Float[Array, "state action"], key: PRNGKeyArray, batch: int, spread: ArrayLike = 0
+) -> Walks:
+    """`batch` walks until all of them have ended or the horizon is reached; the last `spread` begin anywhere."""
     finite: FinitePart = model.finite
     successor, absorbing = jnp.asarray(finite.successor), jnp.asarray(finite.absorbing)
     # p_0 + .. + p_k, rounded so that sums of 1 are 1 and no outcome of probability 0 is ever drawn.
@@ -104,15 +88,16 @@ def walk(model: Any, log_policy: Float[Array, "state action"], key: PRNGKeyArray
         action = jnp.argmax(log_policy[state] + noise, axis=1)
         uniform = jax.random.uniform(model_key, (batch,), log_policy.dtype)
         outcome = jnp.sum(uniform[:, None] >= thresholds[state, action], axis=1)
-        record = jax.tree.map(lambda column, now: column.at[clock].set(now), record, (state, action, ~done, noise))
+        record = jax.tree.map(lambda column, now: column.at[clock].set(now), record, (state, action, ~done))
         following = jnp.where(done, state, successor[state, action, outcome])
         return clock + 1, following, done | absorbing[following], record
 
-    start_key, key = jax.random.split(key)
+    start_key, spread_key, key = jax.random.split(key, 3)
     begin = jax.random.categorical(start_key, jnp.log(jnp.asarray(finite.start)), shape=(batch,))
+    anywhere = jax.random.choice(spread_key, jnp.asarray(np.flatnonzero(places(finite))), (batch,))
+    begin = jnp.where(jnp.arange(batch) < batch - spread, begin, anywhere)
     empty = jnp.zeros((horizon, batch), int)
-    quiet = jnp.zeros((horizon, batch, log_policy.shape[1]), log_policy.dtype)
-    carry = (jnp.zeros((), int), begin, absorbing[begin], (empty, empty, empty.astype(bool), quiet))
+    carry = (jnp.zeros((), int), begin, absorbing[begin], (empty, empty, empty.astype(bool)))
     longest, _, _, record = jax.lax.while_loop(going, step, carry)
     return Walks(*record, longest)
 
@@ -126,52 +111,24 @@ def through_model(
 ) -> Float[Array, "state action"]:
     """dJ/dpi of one table of costs, J = E[sum_t discount^t C(s_t, a_t)], by the equations at the head of this file.
 
-    Costs are chances, so what follows from two states differs by no more than the number of steps that count; between
-    one-hot vectors the extension can grow beyond that from step to step, and is kept within it.
+    As many steps are looked ahead as the longest walk has.
     """
     finite: FinitePart = model.finite
-    choices, batch = log_policy.shape[1], walks.states.shape[1]
-    entries, changed = (jnp.asarray(part) for part in neighbours(model))
-    size = changed.shape[1]
-    # Columns over the pairs s * A + a, since single numbers are what XLA reads fastest on a CPU: for each outcome k its
-    # probability, and where the ones of its successor stand.
-    ones = entries[finite.successor].reshape(finite.reward.size, -1, entries.shape[1]).transpose(1, 2, 0)
-    chances = finite.probability.reshape(finite.reward.size, -1).T
-    outcomes = [
-        (jnp.asarray(p, log_policy.dtype), [jnp.asarray(e) for e in es]) for p, es in zip(chances, ones, strict=True)
-    ]
-    costs = costs.ravel()
-    bound = min(1.0 / (1.0 - discount + 1e-9), model.spec.horizon)
-    rows = (size * jnp.arange(batch))[:, None]
+    policy = jnp.exp(log_policy)
+    alive = ~finite.absorbing
+    chance = jnp.asarray(finite.probability * alive[:, None, None], policy.dtype)
+    successor = jnp.asarray(finite.successor)
+    costs = costs * jnp.asarray(alive, costs.dtype)[:, None]
 
-    def backwards(gradient, state, action, noise):
-        others = _read(changed, state)
-        choose = jnp.argmax(_read(log_policy, others) + noise[:, None, :], axis=2)
-        pairs = jnp.concatenate(
-            [others * choices + choose, state[:, None] * choices + jnp.arange(choices)[None]], axis=1
-        )
-        h = _read(costs, pairs)
-        for chance, ones in outcomes:
-            after = sum(_read(gradient.ravel(), rows + _read(entry, pairs)) for entry in ones)  # g . e(n_k)
-            h += discount * _read(chance, pairs) * after
-        h -= jnp.take_along_axis(h, size + action[:, None], axis=1)
-        return jnp.clip(h[:, :size], -bound, bound), h[:, size:]
+    def quality(values):
+        return costs + discount * jnp.sum(chance * values[successor], axis=2)
 
-    def step(index, carry):
-        gradient, total = carry
-        now = walks.longest - 1 - index
-        state, action, real, noise = (column[now] for column in walks[:4])
-        # Walks that have ended stay where they are and go on being asked what would follow from other states.
-        gradient, choice = backwards(gradient, state, action, noise)
-        choice = jnp.where(real[:, None], choice, 0.0)
-        return gradient, total.at[state].add(choice)
+    def sweep(_, values):
+        return jnp.sum(policy * quality(values), axis=1)
 
-    nothing = (jnp.zeros((batch, size), log_policy.dtype), jnp.zeros_like(log_policy))
-    return jax.lax.fori_loop(0, walks.longest, step, nothing)[1] / batch
-
-
-def _read(column: Array, where: Array) -> Array:
-    return column.at[where].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    values = jax.lax.fori_loop(0, walks.longest, sweep, jnp.zeros(len(costs), costs.dtype))
+    visits = jnp.zeros_like(values).at[walks.states].add(walks.real / walks.states.shape[1])
+    return visits[:, None] * quality(values)
 
 
 class TableBatch(eqx.Module):
@@ -199,28 +156,35 @@ class TableBatch(eqx.Module):
 
 def table_batch(
     problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray
-) -> tuple[TableBatch, Float[Array, "batch constraint"], Any]:
-    """Walks of the policy, their costs, and the constraints' gradients by the method of the configuration."""
+) -> tuple[TableBatch, Float[Array, " constraint"], Any]:
+    """Walks of the policy, their mean costs, and the constraints' gradients by the method of the configuration.
+
+    A share of the walks begins anywhere (`PlanConfig.start_share`), so that ways around a side effect are tried too;
+    their costs do not count.
+    """
     model: Any = problem.model
     learned, rest = split(learner.policy, learner.value, config)
     table, pullback = jax.vjp(lambda learned: log_policy(problem, eqx.combine(learned, rest)[0]), learned)
-    walks = walk(model, table, key, config.batch)
+    spread = jnp.floor(config.batch * learner.start_share(config)).astype(int)
+    walks = walk(model, table, key, config.batch, spread)
     states, actions, mask = (column.T for column in walks[:3])
     reward = jnp.asarray(model.finite.reward, jnp.float32)
     rewards = jnp.where(mask, reward[states, actions], 0.0)
     batch = TableBatch(states, actions[..., None].astype(jnp.float32), rewards, mask, problem)
     if not problem.constraints:
-        return batch, jnp.zeros((config.batch, 0)), None
+        return batch, jnp.zeros(0), None
     alive = jnp.asarray(~model.finite.absorbing, jnp.float32)
     costs = cost_tables(problem) * alive[None, :, None]
-    paid = jnp.sum(jnp.where(mask[None], costs[:, states, actions], 0.0), axis=2).T
+    paid = jnp.sum(jnp.where(mask[None], costs[:, states, actions], 0.0), axis=2)
+    counted = jnp.arange(config.batch) < config.batch - spread
+    mean = jnp.sum(jnp.where(counted[None], paid, 0.0), axis=1) / jnp.sum(counted)
     if config.constraint_gradient == "score":
         # eq. 9: the cotangent of log pi(a | s) is C(tau) - d wherever tau meets the pair
-        advantage = (paid - jnp.asarray(problem.tolerances)[None, :]).T
+        advantage = paid - jnp.asarray(problem.tolerances)[:, None]
         weight = jnp.where(mask[None], advantage[:, :, None], 0.0) / config.batch
         cotangents = jnp.zeros_like(costs).at[:, states, actions].add(weight)
     else:
         discount = model.spec.discount if config.discount_training else 1.0
         by_chance = jnp.stack([through_model(model, table, cost, walks, discount) for cost in costs])
         cotangents = by_chance * jnp.exp(table)[None]  # d pi = pi d log pi
-    return batch, paid, jax.vmap(lambda cotangent: pullback(cotangent)[0])(cotangents)
+    return batch, mean, jax.vmap(lambda cotangent: pullback(cotangent)[0])(cotangents)
