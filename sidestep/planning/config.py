@@ -75,12 +75,17 @@ class PlanConfig:
     ppo_passes: int = 1
     """Passes over the batch an epoch."""
     ppo_joint: bool = False
-    """Descend the constraints' gradients in every minibatch beside PPO's (eq. 8 of the paper), with multipliers and the
-    entropy bonus in units of reward; else in one step of their own before PPO (the paper's code)."""
+    """Descend the constraints' gradients in every minibatch beside PPO's (eq. 8 of the paper), with multipliers in
+    units of reward; else in one step of their own before PPO (the paper's code)."""
+    constraint_clip: float = 0.5
+    """Largest norm of the constraints' gradients beside PPO's: their peaks must not undo what was learned."""
     gae: float = 1.0
     """Lambda of generalised advantage estimation."""
     entropy: float = 0.01
     """First weight of the entropy bonus."""
+    entropy_in_reward: bool = False
+    """PPO: the weight is in units of reward, as it always is with the exact gradient; else beside standardised
+    advantages."""
     entropy_share: float = 0.25
     """Share of the epochs over which it falls to zero."""
     learning_starts: int = 0
@@ -160,15 +165,23 @@ _PAPER_CONTINUOUS = replace(
     _PAPER,
     constraint_form="log",  # a classifier that is right on 98 % of the trajectories is saturated on most of them
     ppo_joint=True,
+    divide_by_multipliers=False,
+    constraint_clip=2.0,
     multiplier_start=2.0,
     multiplier_max=200.0,
     margin=0.4,  # the classifier is a little too sure where the planner takes it
-    entropy=0.5,  # without noise all trajectories of a batch look alike to the classifier
+    entropy=0.05,  # without noise all trajectories of a batch look alike to the classifier
     learning_rate_end=0.02,
 )
+# A step out of its band costs a room 20,000.
 _PAPER_HVAC = replace(
-    _PAPER_CONTINUOUS, multiplier_rate=0.005, multiplier_start=1e5, multiplier_max=1e7, entropy=5e3
-)  # a step out of its band costs a room 20,000
+    _PAPER_CONTINUOUS,
+    constraint_clip=0.5,
+    multiplier_rate=0.005,
+    multiplier_start=1.2e5,
+    multiplier_max=1e7,
+    entropy=_PAPER.entropy,
+)
 _PAPER_GRID = replace(
     _PAPER_GRID_TRAJECTORIES,
     ppo_joint=True,
@@ -183,6 +196,7 @@ _PAPER_GRID = replace(
     # An entropy bonus of 0.005 over half of the epochs leaves no choices to learn from; and a policy without any
     # forgets what to do in states that it meets by chance, unless its steps shrink as well.
     entropy=0.5,
+    entropy_in_reward=True,
     entropy_share=0.7,
     learning_rate_end=0.02,
 )

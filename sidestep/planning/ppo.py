@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.planning.config import PlanConfig
@@ -42,7 +43,7 @@ def ppo_steps(
     """Pass over the batch in minibatches of real steps; finished trajectories cost nothing.
 
     `beside` is a gradient in units of return. PPO's is one in units of the advantages' deviation, and a mean over steps
-    where the return is a sum; in these units `beside` is added to it in every minibatch.
+    where the return is a sum; in these units `beside`, clipped on its own, is added in every minibatch.
     """
     mask = batch.mask
     values, log_probs = batch.evaluate(learner)
@@ -56,10 +57,12 @@ def ppo_steps(
     real = mask.ravel()
     minibatches = -(-jnp.sum(real) // config.ppo_minibatch)
     entropy_weight = config.entropy * jnp.maximum(1.0 - learner.progress(config) / max(config.entropy_share, 1e-9), 0.0)
-    if config.ppo_joint:  # from units of reward to those of the standardised advantages
-        unit = scale * deviation
+    unit = scale * deviation  # of the standardised advantages, in reward
+    if config.entropy_in_reward:
         entropy_weight = entropy_weight / unit
+    if beside is not None:
         beside = jax.tree.map(lambda leaf: leaf / (unit * jnp.sum(mask) / len(mask)), beside)
+        beside, _ = optax.clip_by_global_norm(config.constraint_clip).update(beside, optax.EmptyState())
 
     def one_pass(carry, pass_key):
         shuffled = real_first(pass_key, real)

@@ -53,7 +53,7 @@ def pair_classifier(settings: Settings, jobs: Jobs) -> Settings:
     key, fit_key = jax.random.split(stream(seed, FITTING))
     sizes = (model.spec.state.size, model.spec.action.size, len(rule.scale))
     fresh = make_safety("markov", *sizes, key=key)
-    safety, report = fit(fresh, asked.pairs, asked.categories, FitConfig(steps=settings["steps"]), fit_key)
+    safety, report = fit(fresh, asked.pairs, asked.categories, FitConfig(steps=settings["steps"], balance=1.0), fit_key)
     (jobs.out / "safety").mkdir(parents=True, exist_ok=True)
     save_safety(jobs.out / settings["file"], safety, rule.scale, about={"fit": report.to_json()})
     every = random_queries(model, rule, model.finite.reward.size, stream(seed, ASKING))
