@@ -31,7 +31,7 @@ class Size:
     maps: int  # of each grid domain, when quick
     seeds: int
     grid_epochs: int | None  # of MBGE and MF-Lagrange
-    exact_epochs: int | None  # of Sidestep on the grids
+    exact_epochs: int | None  # of Sidestep on the grids; the preset's when None
     pair_steps: int  # minibatches of a fit to labelled pairs
     continuous_epochs: int | None
     gathering_epochs: dict[str, int]  # of the unconstrained runs that trajectories are gathered from
@@ -47,7 +47,7 @@ FULL = Size(
     maps=5,
     seeds=5,
     grid_epochs=None,
-    exact_epochs=300,
+    exact_epochs=None,
     pair_steps=3000,
     continuous_epochs=None,
     gathering_epochs={"continuous": 1000, "grid": 50},
