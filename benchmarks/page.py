@@ -75,7 +75,7 @@ def table1(folder: Path, what: str) -> str:
             rows.append(
                 [
                     row["domain"],
-                    "Sidestep, same labels" if row["method"] == "Sidestep" else row["method"],
+                    row["method"],
                     _spread(row["reward (discounted)"], row["deviation (discounted)"]),
                     row["paper's reward"],
                     row["limit without side effects (discounted)"],

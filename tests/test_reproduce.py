@@ -148,7 +148,7 @@ def test_full_size_jobs_are_what_the_paper_ran():
     maps = find_maps(None, FULL)
     jobs = table1_jobs(maps, range(5), FULL)
     assert [grid.name for grid in maps if grid.domain == "driving"] == [f"driving-{n}" for n in range(1, 6)]
-    assert len({job.name for job in jobs}) == len(jobs) == 10 + 50 + 3 * 50 + 50
+    assert len({job.name for job in jobs}) == len(jobs) == 10 + 50 + 2 * 50 + 50
     asked = next(job for job in jobs if job.name == "boxpushing-1-markov-ha-s-seed0")
     assert asked.settings["budgets"] == [2000, 4000, 6000, 7000]
     named = {job.name for job in jobs}
@@ -247,8 +247,6 @@ def test_the_table_is_written_in_three_forms_that_agree(table):
         "MBGE",
         "MF-Lagrange",
         "MF-Lagrange",
-        "Sidestep",
-        "Sidestep",
     ]
     assert [row["method"] for row in rows] == methods
     numbers = [name for name in COLUMNS if name not in ("domain", "method", "actions") and "paper" not in name]
@@ -307,7 +305,7 @@ def test_the_curve_is_drawn_from_the_job(table, tmp_path):
     from pathlib import Path
 
     maps = find_maps(Path(arguments[arguments.index("--maps") + 1]), QUICK)
-    size = QUICK.__class__(**{**vars(QUICK), "grid_epochs": 12, "exact_epochs": 12})
+    size = QUICK.__class__(**{**vars(QUICK), "grid_epochs": 12})
     figure = grid_curve(Jobs(out), maps[0], 0, size)
     lines = [axis.lines[0].get_xydata() for axis in figure.axes]
     assert [line.shape for line in lines] == [(1, 2)] * 3

@@ -49,7 +49,6 @@ class Request:
         size = self.size
         shown = {
             "MBGE and MF-Lagrange on grids": size.grid_epochs,
-            "Sidestep on grids": size.exact_epochs,
             "continuous": size.continuous_epochs,
             "non-Markovian grids": size.non_markov_epochs,
         }
@@ -103,7 +102,7 @@ def _size(quick: bool, epochs: int | None) -> Size:
     size = QUICK if quick else FULL
     if epochs is None:
         return size
-    return replace(size, grid_epochs=epochs, exact_epochs=epochs, continuous_epochs=epochs, non_markov_epochs=epochs)
+    return replace(size, grid_epochs=epochs, continuous_epochs=epochs, non_markov_epochs=epochs)
 
 
 def _command(what: str, maps: Path | None, quick: bool, seed: int, seeds: int | None, epochs: int | None) -> str:

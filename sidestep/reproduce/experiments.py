@@ -11,7 +11,7 @@ from sidestep.reproduce.jobs import Job
 GRIDS: tuple[Domain, ...] = ("boxpushing", "driving")
 PAIR_LABELS = {"boxpushing": 1716, "driving": 3616}  # of a map, as the paper's ~1.7k and ~3.5k
 BUDGETS = {"boxpushing": (2000, 4000, 6000, 7000), "driving": (4000, 6000, 7000)}
-GRID_METHODS = ("MBGE", "MF-Lagrange", "Sidestep")
+GRID_METHODS = ("MBGE", "MF-Lagrange")
 CONTINUOUS_METHODS = {"navigation": ("PPO", "MFGE", "MBGE"), "hvac": ("PPO", "MBGE")}
 NO_SIDE_EFFECTS = "mild+<=0"
 MOSTLY_FREE = "none>=0.95"
@@ -31,7 +31,6 @@ class Size:
     maps: int  # of each grid domain, when quick
     seeds: int
     grid_epochs: int | None  # of MBGE and MF-Lagrange
-    exact_epochs: int | None  # of Sidestep on the grids; the preset's when None
     pair_steps: int  # minibatches of a fit to labelled pairs
     continuous_epochs: int | None
     gathering_epochs: dict[str, int]  # of the unconstrained runs that trajectories are gathered from
@@ -47,7 +46,6 @@ FULL = Size(
     maps=5,
     seeds=5,
     grid_epochs=None,
-    exact_epochs=None,
     pair_steps=3000,
     continuous_epochs=None,
     gathering_epochs={"continuous": 1000, "grid": 50},
@@ -62,7 +60,6 @@ QUICK = Size(
     maps=1,
     seeds=2,
     grid_epochs=50,
-    exact_epochs=100,
     pair_steps=1500,
     continuous_epochs=200,
     gathering_epochs={"continuous": 200, "grid": 20},
@@ -134,7 +131,7 @@ def grid_job(grid: GridMap, method: str, seed: int, size: Size) -> Job:
         "method": method,
         "seed": seed,
         "constraint": NO_SIDE_EFFECTS,
-        "epochs": size.exact_epochs if method == "Sidestep" else size.grid_epochs,
+        "epochs": size.grid_epochs,
         "labels": pairs.settings["labels"],
         "safety": pairs.settings["file"],
     }

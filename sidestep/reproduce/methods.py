@@ -6,7 +6,6 @@ MFGE         PPO, and against each constraint the score function (eq. 9).
 MF-Lagrange  the paper's model-free variant on the grids: the classifier's output for a pair is the cost of the step,
              costs of a trajectory add up, and the score function lowers the sum. With a classifier of single steps that
              is eq. 9 with C(tau) = sum_t C(s_t, a_t), so it is MFGE's setting on another safety model.
-Sidestep     this package's default for the model: on finite models the exact gradient.
 """
 
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any
 
 from sidestep.planning.config import PlanConfig, preset_for
 
-PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "paper-mfge", "Sidestep": "default"}
+PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "paper-mfge"}
 
 
 def settings_of(
