@@ -8,6 +8,7 @@ Every folder of docs/results with a table of a known name becomes a section; tab
 """
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,13 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+@cache
+def campaigns() -> list[Table]:
+    return json.loads((ROOT / "benchmarks" / "results" / "campaign.json").read_text(encoding="utf-8"))
+
+
 def campaign(name: str) -> list[Table]:
-    rows = read(ROOT / "benchmarks" / "results" / "campaign.json")
-    return [row for row in rows or [] if row["name"] == name]  # type: ignore[union-attr]
+    return [row for row in campaigns() if row["name"] == name]
 
 
 def table1(folder: Path, what: str) -> str:

@@ -232,13 +232,12 @@ def preset(
         if gradient == "none":
             return replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock", epochs=2000)
         return PlanConfig()
+    grid = _PAPER_GRID if summed else _PAPER_GRID_TRAJECTORIES
     if name == "ppo":
-        return replace(
-            (_PAPER_GRID if summed else _PAPER_GRID_TRAJECTORIES) if finite else _PAPER, constraint_gradient="none"
-        )
+        return replace(grid if finite else _PAPER, constraint_gradient="none")
     if name in ("paper", "paper-mfge"):
         continuous = _PAPER_HVAC if family == "hvac" else _PAPER_CONTINUOUS
-        settings = (_PAPER_GRID if summed else _PAPER_GRID_TRAJECTORIES) if finite else continuous
+        settings = grid if finite else continuous
         return replace(settings, constraint_gradient="pathwise" if name == "paper" else "score")
     raise InputError(f"expected one of {', '.join(PRESETS)}", place=f"--method {name}")
 

@@ -173,8 +173,7 @@ def table_batch(
     batch = TableBatch(states, actions[..., None].astype(jnp.float32), rewards, mask, problem)
     if not problem.constraints:
         return batch, jnp.zeros(0), None
-    alive = jnp.asarray(~model.finite.absorbing, jnp.float32)
-    costs = cost_tables(problem) * alive[None, :, None]
+    costs = cost_tables(problem)
     paid = jnp.sum(jnp.where(mask[None], costs[:, states, actions], 0.0), axis=2)
     counted = jnp.arange(config.batch) < config.batch - spread
     mean = jnp.sum(jnp.where(counted[None], paid, 0.0), axis=1) / jnp.sum(counted)
