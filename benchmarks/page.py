@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sidestep.files import atomic_write
+from sidestep.reproduce.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -48,16 +49,12 @@ def how(table: Table) -> str:
 
 
 def markdown(columns: list[str], rows: list[list[Any]]) -> str:
-    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_table([dict(zip(columns, map(_cell, row), strict=True)) for row in rows]) + "\n"
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
-    return str(value)
+def _cell(value: Any) -> Any:
+    """Two decimals are enough on this page."""
+    return f"{value:.2f}" if isinstance(value, float) and abs(value) < 1000 else value
 
 
 @cache

@@ -54,8 +54,9 @@ class PlanConfig:
     """Gain on the present violation (PID)."""
     pid_derivative: float = 0.1
     """Gain on the growth of the violation (PID)."""
-    margin: float = 0.0
-    """Part of the room to the tolerance that is kept free inside the loop: aim at (1 - margin) * d_i."""
+    margin: float = 0.5
+    """Part of the room to the tolerance that is kept free inside the loop: aim at (1 - margin) * d_i. A planner finds
+    where its safety model is too hopeful, and a certificate asks for more than the bare tolerance."""
 
     widths: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy and of the value network."""
@@ -139,6 +140,7 @@ _PAPER = PlanConfig(
     multiplier_start=1.0,
     multiplier_rate=0.003,
     multiplier_max=1e6,
+    margin=0.0,
     observe="state",
     squash="clip",
     noise_start=0.6,
@@ -227,6 +229,7 @@ def preset(
                 multiplier_start=2.0,
                 multiplier_rate=1.0,
                 multiplier_max=500.0,
+                margin=0.0,
                 search_rounds=0,
             )
         if gradient == "none":

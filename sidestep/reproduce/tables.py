@@ -179,11 +179,14 @@ def write_table(folder: Path, name: str, rows: list[Row], about: dict[str, Any])
 
 
 def markdown(rows: list[Row], about: dict[str, Any]) -> str:
-    columns = list(rows[0])
     lines = [f"# {about['title']}", "", *(f"{key}: {value}  " for key, value in about.items() if key != "title"), ""]
-    lines += [" | ".join(["", *columns, ""]).strip(), "|" + "---|" * len(columns)]
-    lines += [" | ".join(["", *(_cell(row[column]) for column in columns), ""]).strip() for row in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, markdown_table(rows)]) + "\n"
+
+
+def markdown_table(rows: list[Row]) -> str:
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([_cell(row[column]) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(value: Any) -> str:
