@@ -55,7 +55,9 @@ def pair_classifier(settings: Settings, jobs: Jobs) -> Settings:
     fresh = make_safety("markov", *sizes, key=key)
     safety, report = fit(fresh, asked.pairs, asked.categories, FitConfig(steps=settings["steps"], balance=1.0), fit_key)
     (jobs.out / "safety").mkdir(parents=True, exist_ok=True)
-    save_safety(jobs.out / settings["file"], safety, rule.scale, about={"fit": report.to_json()})
+    save_safety(
+        jobs.out / settings["file"], safety, rule.scale, about={"labels": len(asked.states), "fit": report.to_json()}
+    )
     every = random_queries(model, rule, model.finite.reward.size, stream(seed, ASKING))
     right = np.asarray(predict(safety, every.pairs)).argmax(axis=1) == every.categories
     counts = np.bincount(asked.categories, minlength=len(rule.scale)).tolist()

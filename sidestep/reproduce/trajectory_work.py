@@ -41,7 +41,9 @@ def trajectory_classifier(settings: Settings, jobs: Jobs) -> Settings:
     safety, report = fit(fresh, gathered, categories, config, fit_key)
     assert report.scores is not None
     (jobs.out / "safety").mkdir(parents=True, exist_ok=True)
-    save_safety(jobs.out / settings["file"], safety, rule.scale, about={"fit": report.to_json()})
+    save_safety(
+        jobs.out / settings["file"], safety, rule.scale, about={"labels": len(categories), "fit": report.to_json()}
+    )
     counts = np.bincount(categories, minlength=len(rule.scale)).tolist()
     return {
         "files": [settings["file"]],
