@@ -1,0 +1,66 @@
+"""The default planner against a given safety model, five seeds at once, each certified on fresh rollouts.
+
+    python benchmarks/default.py navigation=FILE hvac=FILE ... [--seeds 5] [--first-seed 31] [--out FOLDER]
+
+writes default.json and default.md into the folder. FILE is a fitted safety model, such as the paper's classifier that
+`sidestep reproduce continuous` leaves in its folder safety/. Finished runs found in --runs are not run again.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sidestep.reproduce.tables import write_table
+
+CONSTRAINTS = {"reservoir": "none>=0.8"}
+
+
+def study(model: str, safety: str, seeds: range, folder: Path) -> list[dict[str, Any]]:
+    out = folder / f"{model}-{seeds[0]}"
+    files = [out / f"seed-{seed}" / "result.json" for seed in seeds]
+    if not all(file.is_file() for file in files):
+        command = ["plan", model, "--safety", safety, "--constraint", CONSTRAINTS.get(model, "none>=0.95")]
+        command += ["--seed", str(seeds[0]), "--seeds", str(len(seeds)), "--out", str(out)]
+        subprocess.run([sys.executable, "-m", "sidestep", *command], check=True)
+    found = []
+    for seed, file in zip(seeds, files, strict=True):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        (verdict,) = result["constraints"]
+        found.append(
+            {
+                "model": model,
+                "seed": seed,
+                "constraint": CONSTRAINTS.get(model, "none>=0.95"),
+                "return": result["return"]["mean"],
+                "none": result["side_effects"]["none"],
+                "certified": verdict["certified"],
+                "rollouts": result["rollouts"],
+                "labels of the safety model": result["labels_used"],
+            }
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("safety", nargs="+", metavar="MODEL=FILE")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=31)
+    parser.add_argument("--runs", type=Path, default=Path("runs/default"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    rows = [
+        row
+        for model, _, file in (pair.partition("=") for pair in options.safety)
+        for row in study(model, file, seeds, options.runs)
+    ]
+    write_table(options.out, "default", rows, {"title": "The default planner against the paper's classifier"})
+
+
+if __name__ == "__main__":
+    main()
