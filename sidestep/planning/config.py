@@ -19,7 +19,7 @@ class PlanConfig:
     log_cap: float = 5.0
     """Where -log(1 - C) of one trajectory begins to be damped: hopeless ones must not drown the others."""
 
-    epochs: int = 600
+    epochs: int = 1000
     """Learning epochs."""
     batch: int = 100
     """Trajectories an epoch."""
@@ -188,10 +188,11 @@ _PAPER_HVAC = replace(
 _PAPER_GRID = replace(
     _PAPER_GRID_TRAJECTORIES,
     ppo_joint=True,
-    # High enough from the first epoch on that no way over a side effect is worth learning, and bounded: side effects by
-    # chance never cease altogether, and under a price without end their noise drowns the reward.
-    multiplier_start=30.0,
-    multiplier_rate=0.003,
+    # High enough from the first epoch on that no way over a side effect is worth learning, not so high that every way
+    # near one is closed before it is known; and bounded: side effects by chance never cease altogether, and under a
+    # price without end their noise drowns the reward.
+    multiplier_start=10.0,
+    multiplier_rate=0.005,
     multiplier_max=100.0,
     # With such a price an agent that always begins at the start learns not to load the box before it has found the
     # goal, or stays with the first way that it found; one that begins anywhere knows the ways around.
@@ -203,6 +204,8 @@ _PAPER_GRID = replace(
     entropy_share=0.7,
     learning_rate_end=0.02,
 )
+# A car gets around a puddle in a few steps; a box has a long way around a rug.
+_PAPER_DRIVING = replace(_PAPER_GRID, multiplier_start=4.0)
 PRESETS = ("default", "gradient", "paper", "paper-mfge", "ppo")
 
 
@@ -233,9 +236,10 @@ def preset(
                 search_rounds=0,
             )
         if gradient == "none":
-            return replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock", epochs=2000)
+            settings = replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock")
+            return replace(settings, epochs=2000, margin=PlanConfig.margin)
         return PlanConfig()
-    grid = _PAPER_GRID if summed else _PAPER_GRID_TRAJECTORIES
+    grid = (_PAPER_DRIVING if family == "driving" else _PAPER_GRID) if summed else _PAPER_GRID_TRAJECTORIES
     if name == "ppo":
         return replace(grid if finite else _PAPER, constraint_gradient="none")
     if name in ("paper", "paper-mfge"):
