@@ -1,4 +1,11 @@
-"""Strictness for every test: no silent broadcasting, no warnings (see pyproject), deterministic hypothesis."""
+"""Strictness for every test: no silent broadcasting, no warnings (see pyproject), deterministic hypothesis.
+
+Tests compile far more than they compute, so that programs are compiled without optimisation, which takes half the time.
+"""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import pytest

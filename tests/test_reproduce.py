@@ -1,16 +1,15 @@
 """The experiments: baselines on maps with known answers, jobs that resume, tables that say what the jobs say."""
 
-import csv
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grid_helpers import AROUND, PUDDLES, safe_optimum
 
 from sidestep.cli import main
 from sidestep.errors import InputError
-from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.collect import ExploringPolicy
 from sidestep.labels.rules import load_rule
@@ -18,40 +17,10 @@ from sidestep.model import FunctionPolicy, rollout
 from sidestep.models.grids import Boxpushing, Driving
 from sidestep.reproduce.data import MixedPolicy
 from sidestep.reproduce.exact import PENALTY, over_horizon, side_effects
-from sidestep.reproduce.experiments import FULL, QUICK, continuous_jobs, curve_jobs, find_maps, table1_jobs
-from sidestep.reproduce.figures import grid_curve, save_figure
+from sidestep.reproduce.experiments import FULL, continuous_jobs, curve_jobs, find_maps, table1_jobs
 from sidestep.reproduce.jobs import Job, Jobs
 from sidestep.reproduce.markov_ha_s import markov_ha_s, price_of_safety, state_features
 from sidestep.reproduce.queries import random_queries
-from sidestep.reproduce.tables import table1_rows
-
-AROUND = "SB.F..G\n..x.x..\n.......\n"
-PUDDLES = "S.@@.G\n.X..X.\n......\n"
-COLUMNS = [
-    "domain",
-    "method",
-    "actions",
-    "reward (discounted)",
-    "deviation (discounted)",
-    "paper's reward",
-    "limit without side effects (discounted)",
-    "limit (discounted)",
-    "reward",
-    "deviation",
-    "limit without side effects",
-    "limit",
-    "penalty",
-    "penalty's deviation",
-    "paper's penalty",
-    "reached the end",
-    "runs",
-]
-
-
-def safe_optimum(model, discount=1.0):
-    penalty = side_effects(model, load_rule(None, model))[PENALTY]
-    return occupancy_lp(model.finite, [Bound(penalty, 0.0, PENALTY)], discount=discount)
-
 
 # Baselines and exact judgement
 
@@ -218,99 +187,3 @@ def test_a_job_whose_files_are_gone_is_not_done(tmp_path, map_file):
     (tmp_path / "safety").mkdir()
     (tmp_path / "safety" / "x.safetensors").touch()
     assert jobs.record(job) is not None
-
-
-# A whole table, as small as it gets
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("table")
-    (folder / "maps").mkdir()
-    (folder / "maps" / "puddles.nav").write_text(PUDDLES)
-    arguments = ["reproduce", "table1", "--quick", "--maps", str(folder / "maps"), "--seeds", "1", "--epochs", "12"]
-    arguments += ["--workers", "1", "--out", str(folder / "out"), "--quiet"]
-    assert main(arguments) == 0
-    return folder / "out", arguments
-
-
-def test_the_table_is_written_in_three_forms_that_agree(table):
-    out, _ = table
-    document = json.loads((out / "table1.json").read_text())
-    with (out / "table1.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == list(document["rows"][0]) == COLUMNS
-    methods = [
-        "Markov-HA-S",
-        "Markov-HA-S, slack in total",
-        "MBGE",
-        "MBGE",
-        "MF-Lagrange",
-        "MF-Lagrange",
-    ]
-    assert [row["method"] for row in rows] == methods
-    numbers = [name for name in COLUMNS if name not in ("domain", "method", "actions") and "paper" not in name]
-    for written, exact in zip(rows, document["rows"], strict=True):
-        assert all(float(written[name]) == exact[name] for name in numbers)
-    assert rows[0]["paper's reward"] == "-26.59 ± 0.46"
-    assert rows[1]["paper's reward"] == ""
-    assert rows[2]["paper's penalty"] == "2.97 ± 6.61"
-    text = (out / "table1.md").read_text()
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == COLUMNS
-    assert all(line.count("|") == len(COLUMNS) + 1 for line in lines)
-    assert f"{document['rows'][0]['penalty']:.3f}" in lines[2]
-
-
-def test_every_output_says_that_it_is_a_quick_version_and_how_it_was_made(table):
-    out, _ = table
-    document = json.loads((out / "table1.json").read_text())
-    assert "quick version" in document["note"]
-    assert document["command"].startswith("sidestep reproduce table1 --quick --maps")
-    assert "quick version" in (out / "table1.md").read_text()
-    assert "quick version" in (out / "table1-by-map.md").read_text()
-
-
-def test_the_limits_of_the_table_are_those_of_the_linear_program(table):
-    out, _ = table
-    model = Driving(PUDDLES)
-    for row in json.loads((out / "table1.json").read_text())["rows"]:
-        assert row["limit without side effects"] == pytest.approx(safe_optimum(model).value, abs=1e-6)
-        discounted = row["limit without side effects (discounted)"]
-        assert discounted == pytest.approx(safe_optimum(model, 0.99).value, abs=1e-6)
-        assert row["reward"] <= row["limit"] + 1e-6
-
-
-def test_markov_ha_s_in_the_table_is_safe_and_optimal_where_all_pairs_are_known(table):
-    out, _ = table
-    row = json.loads((out / "table1.json").read_text())["rows"][1]
-    assert row["penalty"] == pytest.approx(0.0, abs=1e-4)
-    assert row["reward"] == pytest.approx(row["limit without side effects"], abs=1e-4)
-    assert row["runs"] == 3
-
-
-def test_resume_does_only_what_is_missing_and_writes_the_same_table(table, capsys):
-    out, arguments = table
-    before = {path.name: path.stat().st_mtime_ns for path in (out / "jobs").iterdir()}
-    rows = json.loads((out / "table1.json").read_text())["rows"]
-    (out / "jobs" / "driving-puddles-markov-ha-s-seed0.json").unlink()
-    assert main([*arguments, "--json"]) == 0
-    after = {path.name: path.stat().st_mtime_ns for path in (out / "jobs").iterdir()}
-    assert {name for name in after if after[name] != before[name]} == {"driving-puddles-markov-ha-s-seed0.json"}
-    assert json.loads(capsys.readouterr().out)["table1"]["rows"] == rows
-
-
-def test_the_curve_is_drawn_from_the_job(table, tmp_path):
-    out, arguments = table
-    from pathlib import Path
-
-    maps = find_maps(Path(arguments[arguments.index("--maps") + 1]), QUICK)
-    size = QUICK.__class__(**{**vars(QUICK), "grid_epochs": 12})
-    figure = grid_curve(Jobs(out), maps[0], 0, size)
-    lines = [axis.lines[0].get_xydata() for axis in figure.axes]
-    assert [line.shape for line in lines] == [(1, 2)] * 3
-    assert lines[0][0, 0] == 12
-    row = next(row for row in table1_rows(Jobs(out), maps, [0], size) if row["method"] == "MBGE")
-    assert lines[0][0, 1] == pytest.approx(row["reward"])
-    for name in save_figure(tmp_path, "curve", figure):
-        assert (tmp_path / name).stat().st_size > 5000

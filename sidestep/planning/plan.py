@@ -22,6 +22,7 @@ from sidestep.planning.programs import Program
 from sidestep.policies import NetworkPolicy
 
 Row = dict[str, Any]
+LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible: what is aimed at is hit up to noise
 
 
 class PlannerState(eqx.Module):
@@ -142,8 +143,10 @@ class Planner:
     def _feasible(self, mean: dict[str, np.ndarray], tolerances: np.ndarray) -> np.ndarray:
         if not self.problem.constraints:
             return np.ones(len(mean["return"]), bool)
+        room = np.maximum(self.problem.tolerances - tolerances, 0.0)
+        accepted = tolerances + LEEWAY * room
         # A network never says zero.
-        return np.all(mean["costs"] <= np.where(tolerances == 0, self.config.never, tolerances), axis=1)
+        return np.all(mean["costs"] <= np.where(accepted == 0, self.config.never, accepted), axis=1)
 
     def _true_shares(self, trajectories: dict[str, Trajectory]) -> dict[str, np.ndarray]:
         if self.rule is None:
