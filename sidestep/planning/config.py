@@ -54,7 +54,7 @@ class PlanConfig:
     """Gain on the present violation (PID)."""
     pid_derivative: float = 0.1
     """Gain on the growth of the violation (PID)."""
-    margin: float = 0.6
+    margin: float = 0.55
     """Part of the room to the tolerance that is kept free inside the loop: aim at (1 - margin) * d_i. A planner finds
     where its safety model is too hopeful, and a certificate asks for more than the bare tolerance."""
 
@@ -191,7 +191,7 @@ _PAPER_GRID = replace(
     # High enough from the first epoch on that no way over a side effect is worth learning, not so high that every way
     # near one is closed before it is known; and bounded: side effects by chance never cease altogether, and under a
     # price without end their noise drowns the reward.
-    multiplier_start=10.0,
+    multiplier_start=20.0,
     multiplier_rate=0.005,
     multiplier_max=100.0,
     # With such a price an agent that always begins at the start learns not to load the box before it has found the
