@@ -107,7 +107,7 @@ def test_the_classifiers_have_learned_more_than_the_most_frequent_category(out):
     for domain in ("navigation", "hvac"):
         found = job(out, f"{domain}-classifier-seed0")
         counts = np.array(list(found["categories"].values()))
-        assert counts.sum() == found["labels"] == 4000
+        assert counts.sum() == found["labels"] == 2000
         assert (counts > 0).sum() >= 2
         assert found["accuracy"] > counts.max() / counts.sum()
 

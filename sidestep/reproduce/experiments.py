@@ -62,10 +62,10 @@ QUICK = Size(
     grid_epochs=50,
     pair_steps=1500,
     continuous_epochs=100,
-    gathering_epochs={"continuous": 100, "grid": 20},
+    gathering_epochs={"continuous": 50, "grid": 20},
     gathering_runs=1,
-    trajectories={"continuous": 4000, "grid": 300},
-    trajectory_steps={"continuous": 400, "grid": 100},
+    trajectories={"continuous": 2000, "grid": 300},
+    trajectory_steps={"continuous": 200, "grid": 100},
     non_markov_epochs=20,
     rollouts=500,
 )
