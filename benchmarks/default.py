@@ -10,6 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ def study(model: str, safety: str, seeds: range, folder: Path) -> list[dict[str,
                 "none": result["side_effects"]["none"],
                 "certified": verdict["certified"],
                 "rollouts": result["rollouts"],
-                "labels of the safety model": result["labels_used"],
             }
         )
     return found
@@ -59,7 +59,13 @@ def main() -> None:
         for model, _, file in (pair.partition("=") for pair in options.safety)
         for row in study(model, file, seeds, options.runs)
     ]
-    write_table(options.out, "default", rows, {"title": "The default planner against the paper's classifier"})
+    given = " ".join(f"{pair.partition('=')[0]}=FILE" for pair in options.safety)
+    about = {
+        "title": "The default planner against the paper's classifier",
+        "command": f"python benchmarks/default.py {given} --seeds {options.seeds} --first-seed {options.first_seed}",
+        "date": date.today().isoformat(),
+    }
+    write_table(options.out, "default", rows, about)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ and its sampled actions are judged without sampling, by the model and the true r
 import argparse
 import json
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     grids = find_maps(None, FULL) + (find_maps(options.maps, FULL) if options.maps else [])
+    about = {
+        "title": "The exact gradient against the linear program",
+        "command": "python benchmarks/exact.py",
+        "date": date.today().isoformat(),
+    }
     file = options.out / "exact.json"
     rows = json.loads(file.read_text())["rows"] if file.exists() else []
     for grid in grids:
@@ -68,7 +74,7 @@ def main() -> None:
             row = study(grid.reference, seed)
             print(row, flush=True)
             rows = [old for old in rows if (old["map"], old["seed"]) != (row["map"], seed)] + [row]
-            write_table(options.out, "exact", rows, {"title": "The exact gradient against the linear program"})
+            write_table(options.out, "exact", rows, about)
 
 
 if __name__ == "__main__":
