@@ -170,11 +170,10 @@ def default(results: Path) -> str:
         shown = [own[0]["constraint"], float(np.mean(returns)), min(returns), f"{min(free):.3f}", certified, len(own)]
         rows.append([model, *shown])
     columns = ["model", "constraint", "return", "worst", "least share of none", "certified", "runs"]
-    text = (
-        "## The default planner against the paper's classifier\n\nThe classifiers are those of the runs above, whose "
-    )
-    text += "labels are some 200,000; mean action, 2,000 fresh rollouts a run (`python benchmarks/default.py`, "
-    return f"{text}[run by run](../benchmarks/results/default.md)).\n\n{markdown(columns, rows)}"
+    title = "## The default planner against the paper's classifier"
+    text = "The classifiers are those of the runs above, from some 200,000 labels each; mean action, 2,000 fresh "
+    text += f"rollouts a run (`{table['command']}`, [run by run](../benchmarks/results/default.md))."
+    return f"{title}\n\n{text}\n\n{markdown(columns, rows)}"
 
 
 def exact(results: Path) -> str:
@@ -185,14 +184,11 @@ def exact(results: Path) -> str:
     widest = max(rows, key=lambda row: row["gap"])
     near = sum(row["gap"] <= 0.05 for row in rows)
     effects = max(row["side effects (likeliest)"] for row in rows)
-    text = (
-        "## The exact gradient against the linear program\n\nA network trained by exact gradients against a classifier "
-    )
-    text += f"of all pairs comes within 0.05 of the optimum without side effects on {near} of {len(rows)} maps (most: "
-    text += (
-        f"{widest['gap']:.3f}, {widest['map']}), with {effects:.4f} side effects a run at most (`{table['command']}`, "
-    )
-    return f"{text}[map by map](../benchmarks/results/exact.md)).\n"
+    title = "## The exact gradient against the linear program"
+    text = "A network trained by exact gradients against a classifier of all pairs comes within 0.05 of the optimum "
+    text += f"without side effects on {near} of {len(rows)} maps (most: {widest['gap']:.3f}, {widest['map']}), with "
+    text += f"{effects:.4f} side effects a run at most (`{table['command']}`, "
+    return f"{title}\n\n{text}[map by map](../benchmarks/results/exact.md)).\n"
 
 
 def main() -> None:
