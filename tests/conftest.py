@@ -20,3 +20,10 @@ settings.load_profile("sidestep")
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Compiled programs of one file serve no other, and all of them together take gigabytes."""
+    yield
+    jax.clear_caches()
