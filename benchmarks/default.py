@@ -1,6 +1,6 @@
 """The default planner against a given safety model, five seeds at once, each certified on fresh rollouts.
 
-    python benchmarks/default.py navigation=FILE hvac=FILE ... [--seeds 5] [--first-seed 31] [--out FOLDER]
+    python benchmarks/default.py navigation=FILE hvac=FILE ... [--seeds 5] [--first-seed 51] [--out FOLDER]
 
 writes default.json and default.md into the folder. FILE is a fitted safety model, such as the paper's classifier that
 `sidestep reproduce continuous` leaves in its folder safety/. Finished runs found in --runs are not run again.
@@ -34,7 +34,7 @@ def study(model: str, safety: str, seeds: range, folder: Path) -> list[dict[str,
             {
                 "model": model,
                 "seed": seed,
-                "constraint": CONSTRAINTS.get(model, "none>=0.95"),
+                "constraint": verdict["text"],
                 "return": result["return"]["mean"],
                 "none": result["side_effects"]["none"],
                 "certified": verdict["certified"],
@@ -48,18 +48,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("safety", nargs="+", metavar="MODEL=FILE")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=31)
+    parser.add_argument("--first-seed", type=int, default=51)
     parser.add_argument("--runs", type=Path, default=Path("runs/default"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    rows = [
-        row
-        for model, _, file in (pair.partition("=") for pair in options.safety)
-        for row in study(model, file, seeds, options.runs)
-    ]
-    given = " ".join(f"{pair.partition('=')[0]}=FILE" for pair in options.safety)
+    files = dict(pair.split("=", 1) for pair in options.safety)
+    rows = [row for model, file in files.items() for row in study(model, file, seeds, options.runs)]
+    given = " ".join(f"{model}=FILE" for model in files)
     about = {
         "title": "The default planner against the paper's classifier",
         "command": f"python benchmarks/default.py {given} --seeds {options.seeds} --first-seed {options.first_seed}",

@@ -9,6 +9,7 @@ and its sampled actions are judged without sampling, by the model and the true r
 
 import argparse
 import json
+import sys
 import time
 from datetime import date
 from pathlib import Path
@@ -23,8 +24,9 @@ from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.planning.config import preset_for
 from sidestep.planning.plan import plan
-from sidestep.reproduce.exact import PENALTY, best_return, over_horizon, policy_table, side_effects
+from sidestep.reproduce.exact import PENALTY, best_return, side_effects
 from sidestep.reproduce.experiments import FULL, find_maps
+from sidestep.reproduce.grid_work import judged
 from sidestep.reproduce.queries import random_queries
 from sidestep.reproduce.tables import write_table
 from sidestep.safety.fit import fit
@@ -47,10 +49,9 @@ def study(reference: str, seed: int) -> dict[str, Any]:
     best = best_return(model.finite, tables, [Bound(tables[PENALTY], 0.0, PENALTY)], 1.0)["return"]
     row: dict[str, Any] = {"map": reference.rsplit("/")[-1], "seed": seed, "optimum": best}
     for name, sampled in (("likeliest", False), ("sampled", True)):
-        policy = policy_table(model, found.policy, sampled=sampled)
-        judged = over_horizon(model.finite, policy, tables, model.spec.horizon, model.spec.discount)
-        row[name] = judged["return"]
-        row[f"side effects ({name})"] = sum(judged[category] for category in rule.scale.categories[1:])
+        worth = judged(model, found.policy, tables, sampled=sampled)
+        row[name] = worth["return"]
+        row[f"side effects ({name})"] = sum(worth[category] for category in rule.scale.categories[1:])
     return row | {"gap": best - row["likeliest"], "seconds": seconds}
 
 
@@ -64,7 +65,7 @@ def main() -> None:
     grids = find_maps(None, FULL) + (find_maps(options.maps, FULL) if options.maps else [])
     about = {
         "title": "The exact gradient against the linear program",
-        "command": "python benchmarks/exact.py",
+        "command": " ".join(["python benchmarks/exact.py", *sys.argv[1:]]),
         "date": date.today().isoformat(),
     }
     file = options.out / "exact.json"

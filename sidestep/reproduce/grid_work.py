@@ -97,7 +97,7 @@ def plan_grid(settings: Settings, jobs: Jobs) -> Settings:
         history += rows
         seconds.append(rows[0]["seconds"])
         policy = jax.tree.map(lambda leaf: leaf[0], state.learners.policy)
-        exact = _judged(model, policy, tables, sampled=True)
+        exact = judged(model, policy, tables, sampled=True)
         curve.append(
             {
                 "epoch": rows[0]["epoch"],
@@ -112,8 +112,8 @@ def plan_grid(settings: Settings, jobs: Jobs) -> Settings:
         "labels": settings["labels"],
         "diagnosis": plan.diagnosis,
         "seconds_per_epoch": float(np.sum(seconds[1:]) / max(history[-1]["epoch"] - history[0]["epoch"], 1)),
-        "likeliest": _judged(model, policy, tables, sampled=False),
-        "sampled": _judged(model, policy, tables, sampled=True),
+        "likeliest": judged(model, policy, tables, sampled=False),
+        "sampled": judged(model, policy, tables, sampled=True),
         "curve": curve,
     }
     if "judge" in settings:
@@ -129,7 +129,8 @@ def judge_shares(model: Any, policy: Any, settings: Settings) -> Settings:
     return {"shares": found["side_effects"], "rollouts": rollouts}
 
 
-def _judged(model: Any, policy: NetworkPolicy, tables: dict[str, np.ndarray], *, sampled: bool) -> dict[str, float]:
+def judged(model: Any, policy: NetworkPolicy, tables: dict[str, np.ndarray], *, sampled: bool) -> dict[str, float]:
+    """Exact expectations over the model's horizon, by the policy's sampled or its likeliest actions."""
     table = policy_table(model, policy, sampled=sampled)
     return over_horizon(model.finite, table, tables, model.spec.horizon, model.spec.discount)
 
