@@ -145,7 +145,13 @@ def chain_model() -> FiniteModel:
 
 
 EXACT = PlanConfig(
-    widths=(8,), reward_gradient="exact", constraint_gradient="exact", observe="state", balance=False, entropy=0.0
+    widths=(8,),
+    reward_gradient="exact",
+    constraint_gradient="exact",
+    observe="state",
+    balance=False,
+    entropy=0.0,
+    start_share=0.0,
 )
 
 
@@ -153,17 +159,16 @@ def exact_setup():
     model = chain_model()
     safety = MarkovClassifier(4, 2, 2, key=jax.random.key(0))
     problem = Problem(model, safety, parse_constraints(["good>=0.5"], Scale(("good", "bad"))))
-    learner = Learner.start(problem, EXACT, jax.random.key(4))
-    return replace(learner, epoch=jnp.asarray(10**6)), problem  # late: hardly any spread of the start
+    return Learner.start(problem, EXACT, jax.random.key(4)), problem
 
 
 def test_exact_gradient_is_the_derivative_of_the_exact_value():
     learner, problem = exact_setup()
     tables = cost_tables(problem)
-    gradients, _, _ = exact_gradients(problem, EXACT, learner, tables)
+    gradients, _, _ = exact_gradients(problem, replace(EXACT, start_share=0.4), learner, tables)
     learned, rest = split(learner.policy, learner.value, EXACT)
     finite = problem.model.finite
-    start = 0.98 * jnp.asarray(finite.start) + 0.02 * jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])
+    start = 0.6 * jnp.asarray(finite.start) + 0.4 * jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])
 
     def total(learned, row):
         policy, _ = eqx.combine(learned, rest)
@@ -176,6 +181,29 @@ def test_exact_gradient_is_the_derivative_of_the_exact_value():
         wanted = jax.grad(total)(learned, row)
         for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(a[row], b, rtol=1e-3, atol=1e-5)
+
+
+def sure_policy(learner, logits):
+    """The learner with a policy that has these logits in every state."""
+    head = learner.policy.net.head
+    sure = eqx.tree_at(
+        lambda head: (head.weight, head.bias), head, (jnp.zeros_like(head.weight), jnp.asarray(logits, jnp.float32))
+    )
+    return replace(learner, policy=eqx.tree_at(lambda policy: policy.net.head, learner.policy, sure))
+
+
+@pytest.mark.parametrize(("wrong", "listens"), [((-30.0, 0.0), True), ((0.0, -30.0), False)])
+def test_an_action_whose_chance_has_vanished_is_heard_where_it_would_do_better(wrong, listens):
+    """Whoever waits for ever on the chain pays for ever: walking is better, and waiting is not."""
+    learner, problem = exact_setup()
+    learner = sure_policy(learner, wrong)
+    tables = jnp.zeros_like(cost_tables(problem))
+    plain, heard = (
+        np.linalg.norm(flat(exact_gradients(problem, replace(EXACT, least_chance=least), learner, tables)[0])[0])
+        for least in (0.0, 0.3)
+    )
+    assert plain < 1e-6
+    assert (heard > 0.1) == listens
 
 
 def test_iteration_and_direct_solution_agree(monkeypatch):

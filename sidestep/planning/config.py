@@ -98,8 +98,11 @@ class PlanConfig:
     """Trajectories of a generation."""
 
     start_share: float = 0.5
-    """On finite models with costs of single steps: first share of the starts that are spread over all states; it falls
-    to zero at half of the epochs (to 0.02 with the exact gradient)."""
+    """On finite models with costs of single steps: share of the starts that are spread over all states; it falls to
+    zero at half of the epochs, except with the exact gradient."""
+    least_chance: float = 0.0
+    """Exact gradient: an action that would do better than the policy counts with this chance at least (0: the plain
+    gradient, which no longer hears of an action whose chance has vanished)."""
 
     test_every: int = 50
     """Epochs between two tests, which are also the points at which a run is saved."""
@@ -113,7 +116,7 @@ class PlanConfig:
                 raise InputError(
                     f"must be greater than 0, not {getattr(self, name)}", place=f"--{name.replace('_', '-')}"
                 )
-        for name in ("margin", "start_share", "entropy_share"):
+        for name in ("margin", "start_share", "entropy_share", "least_chance"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"must lie in [0, 1], not {getattr(self, name)}", place=f"--{name.replace('_', '-')}")
         if self.search_rounds and self.search_population < 256:
@@ -234,6 +237,7 @@ def preset(
                 multiplier_max=500.0,
                 margin=0.0,
                 search_rounds=0,
+                least_chance=0.3,
             )
         if gradient == "none":
             settings = replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock")

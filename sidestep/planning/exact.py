@@ -3,10 +3,15 @@
 With pi the (N, A) table of a stationary policy, P_pi its transitions and x a table of rewards or costs,
 
     V_x = x_pi + g P_pi V_x,      Q_x(s, a) = x(s, a) + g sum_s' P(s' | s, a) V_x(s'),
-    d = d_0 + g P_pi^T d,         d J_x / d pi(a | s) = d(s) Q_x(s, a),
+    d = d_0 + g P_pi^T d,         d J_x / d logit(a | s) = d(s) pi(a | s) (Q_x(s, a) - V_x(s)),
 
 so one linear system (and its transpose) gives value, occupancy and gradient. Small systems are solved directly,
 large ones by iteration on the sparse table until the residual is negligible.
+
+The factor pi(a | s) is why such a gradient gets stuck: while actions are still random, all ways close to a side effect
+look dangerous and their chance vanishes; once the policy is sure of its steps some of them are the best, and nobody
+listens. So an action that would do better than the policy counts with a chance of at least `PlanConfig.least_chance`.
+Where no action would, this is the gradient again: it has the same points of rest, save those that could be improved.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +29,6 @@ from sidestep.planning.problem import Problem
 HORIZON_DISCOUNT = 0.998  # an end at random after 500 steps in the mean keeps the system regular for any policy
 DIRECT = 1500  # states up to which the system is solved directly
 RESIDUAL = 1e-5
-LAST_SHARE = 0.02  # of the start distribution that stays spread over all states
 
 
 class Evaluation(NamedTuple):
@@ -108,21 +112,22 @@ def exact_gradients(
 
     def table(learned):
         policy, _ = eqx.combine(learned, rest)
-        logits = jax.vmap(lambda state: policy.net(policy.observer(state, jnp.zeros(()), None)))(encoding)
-        return jax.nn.softmax(logits)
+        return jax.vmap(lambda state: policy.net(policy.observer(state, jnp.zeros(()), None)))(encoding)
 
-    policy, pullback = jax.vjp(table, learned)
-    progress = learner.progress(config)
-    share = jnp.maximum(learner.start_share(config), LAST_SHARE)
+    logits, pullback = jax.vjp(table, learned)
+    policy, log_policy = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
     alive = ~finite.absorbing
     own = jnp.asarray(finite.start, jnp.float32)
-    start = (1.0 - share) * own + share * jnp.asarray(alive / alive.sum(), jnp.float32)
+    start = (1.0 - config.start_share) * own + config.start_share * jnp.asarray(alive / alive.sum(), jnp.float32)
     tables = jnp.concatenate([jnp.asarray(finite.reward, jnp.float32)[None], costs])
     evaluation = evaluate(finite, policy, tables, start)
-    cotangents = evaluation.occupancy[None, :, None] * evaluation.quality
-    entropy = -jnp.sum(policy * jnp.log(policy + 1e-12), axis=1)
-    weight = config.entropy * jnp.maximum(1.0 - progress / max(config.entropy_share, 1e-9), 0.0)
-    bonus = -weight * evaluation.occupancy[:, None] * (jnp.log(policy + 1e-12) + 1.0)
-    cotangents = cotangents.at[0].add(bonus)
+    bonus = config.entropy * jnp.maximum(1.0 - learner.progress(config) / max(config.entropy_share, 1e-9), 0.0)
+    quality = evaluation.quality.at[0].add(-bonus * log_policy)
+    advantage = quality - jnp.sum(policy[None] * quality, axis=2, keepdims=True)
+    prices = jnp.concatenate([jnp.ones(1), -learner.multipliers.value])
+    better = jnp.tensordot(prices, advantage, axes=1) > 0
+    chance = jnp.where(better, jnp.maximum(policy, config.least_chance), policy)
+    cotangents = evaluation.occupancy[None, :, None] * chance[None] * advantage
     gradients = jax.vmap(lambda cotangent: pullback(cotangent)[0])(cotangents)
+    entropy = -jnp.sum(policy * log_policy, axis=1)
     return gradients, evaluation.values @ own, {"entropy": jnp.mean(entropy)}
