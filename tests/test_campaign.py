@@ -70,6 +70,12 @@ class TestCandidates:
         assert favourite(candidates, aims, 1.0, tried=[1]) == 0
         assert favourite(candidates[2:], aims, 1.0) == 0  # nothing within: the safest
 
+    def test_a_few_lucky_labels_do_not_outweigh_a_prediction_that_an_audit_has_confirmed(self):
+        lucky, safe = Candidate("a", -17.0, [0.044], 25, [0.0]), Candidate("b", -19.0, [0.032], 0, [0.0])
+        aims = np.array([0.035])
+        assert favourite([lucky, safe], aims, 1.0) == 0
+        assert favourite([lucky, safe], aims, 1.0, audited=2000) == 1
+
     def test_the_gap_needs_evidence(self):
         assert optimism([]) == 1.0
         assert optimism([(2.0, 1.0)]) < 1.2 < optimism([(40.0, 20.0)]) < 2.0

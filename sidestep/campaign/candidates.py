@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 TRUST = 40.0  # labels that a prediction is worth
+AUDITED_TRUST = 0.2  # further labels that it is worth for every rollout of an audit that it was compared with
 GAP_TRUST = 8.0  # costly trajectories, as many as predicted, that are imagined before the first label
 LARGEST_GAP = 2.5
 
@@ -20,10 +21,12 @@ class Candidate:
     labels: int = 0  # of plain rollouts of this policy
     costly: list[float] = field(default_factory=list)  # how many of them count for each constraint
 
-    def believed_costs(self, optimism: float) -> np.ndarray:
-        """Mean of a beta belief: the prediction, made less rosy, counts as TRUST labels."""
+    def believed_costs(self, optimism: float, audited: int = 0) -> np.ndarray:
+        """Mean of a beta belief: the prediction, made less rosy, counts as TRUST labels, and as more of them once
+        `audited` rollouts have shown how rosy it is: then a few lucky labels must not outweigh it."""
         predicted = np.minimum(np.array(self.predicted_costs) * optimism, 1.0)
-        return (np.array(self.costly) + TRUST * predicted) / (self.labels + TRUST)
+        trust = TRUST + AUDITED_TRUST * audited
+        return (np.array(self.costly) + trust * predicted) / (self.labels + trust)
 
     def add(self, costs: np.ndarray) -> None:
         """Labels of plain rollouts, as (label, constraint) costs of 0 or 1."""
@@ -40,10 +43,12 @@ def optimism(gaps: Sequence[tuple[float, float]]) -> float:
     return float(np.clip((costly + GAP_TRUST) / (predicted + GAP_TRUST), 1.0, LARGEST_GAP))
 
 
-def favourite(candidates: Sequence[Candidate], aims: np.ndarray, gap: float, tried: Sequence[int] = ()) -> int:
+def favourite(
+    candidates: Sequence[Candidate], aims: np.ndarray, gap: float, tried: Sequence[int] = (), audited: int = 0
+) -> int:
     """The candidate of the highest return among those believed to be within the aims; else the safest."""
     left = [index for index in range(len(candidates)) if index not in tried]
-    excess = {index: float(np.max(candidates[index].believed_costs(gap) / aims)) for index in left}
+    excess = {index: float(np.max(candidates[index].believed_costs(gap, audited) / aims)) for index in left}
     within = [index for index in left if excess[index] <= 1.0]
     if within:
         return max(within, key=lambda index: candidates[index].predicted_return)
