@@ -20,7 +20,9 @@ from sidestep.finite.graph import reachable, staying_actions, surely_allowed, su
 from sidestep.finite.values import from_start, value_iteration
 from sidestep.model import FinitePart
 
-ACCURACIES = (1e-10, 1e-8, 1e-7)  # of the solver, on constraints and reduced costs; the next where one is too fine
+# Solver and its accuracy, on constraints and reduced costs; the next where one meets numerical trouble.
+ATTEMPTS = (("highs", 1e-10), ("highs", 1e-8), ("highs", 1e-7), ("highs-ipm", 1e-7))
+TROUBLE = 4  # the solver's status for numerical trouble
 UNVISITED = 1e-7  # expected visits below this are within the solver's error
 
 
@@ -70,7 +72,7 @@ def occupancy_lp(
     allowed = staying_actions(finite, allowed, inside)
 
     result, pairs = _solve(finite, reward, allowed, weighed, discount)
-    if result.status == 2:
+    if result.status == 2 or (result.status == TROUBLE and _beyond(finite, bounds, discount)[0]):
         raise Infeasible(_why_infeasible(finite, bounds, discount))
     if result.status == 3:
         raise InputError("the return has no upper bound: there is a cycle with positive reward; use a discount < 1")
@@ -115,29 +117,33 @@ def _solve(
     leaving = (np.ones(len(pairs[0])), (row_of[pairs[0]], np.arange(len(pairs[0]))))
     arriving = transition_matrix(finite)[pairs[0] * reward.shape[1] + pairs[1]][:, kept].T
     balance = sparse.csr_array(leaving, shape=arriving.shape) - discount * arriving
-    for accuracy in ACCURACIES:
+    for solver, accuracy in ATTEMPTS:
         result = linprog(
             -reward[pairs],
             A_ub=np.stack([bound.cost[pairs] for bound in bounds]) if bounds else None,
             b_ub=[bound.limit for bound in bounds] if bounds else None,
             A_eq=sparse.csc_array(balance),
             b_eq=finite.start[kept],
-            method="highs",
+            method=solver,
             options={"primal_feasibility_tolerance": accuracy, "dual_feasibility_tolerance": accuracy},
         )
-        if result.status != 4:  # 4: numerical trouble
+        if result.status != TROUBLE:
             break
     return result, pairs
 
 
-def _why_infeasible(finite: FinitePart, bounds: Sequence[Bound], discount: float) -> str:
-    """The least that each constraint could reach on its own."""
+def _beyond(finite: FinitePart, bounds: Sequence[Bound], discount: float) -> tuple[list[str], list[str]]:
+    """The least that each constraint could reach on its own, in words: of those that no policy meets, and of all."""
     least = [-from_start(finite, value_iteration(finite, -bound.cost, discount=discount).values) for bound in bounds]
     texts = [
         f"{bound.name} <= {bound.limit:g} (the least that can be reached is {value:.4g})"
         for bound, value in zip(bounds, least, strict=True)
     ]
-    beyond = [text for text, bound, value in zip(texts, bounds, least, strict=True) if value > bound.limit]
+    return [text for text, bound, value in zip(texts, bounds, least, strict=True) if value > bound.limit], texts
+
+
+def _why_infeasible(finite: FinitePart, bounds: Sequence[Bound], discount: float) -> str:
+    beyond, texts = _beyond(finite, bounds, discount)
     if beyond:
         return f"no policy meets {' nor '.join(beyond)}; loosen it or change the model"
     return f"no policy meets all of {', '.join(texts)} at once; loosen one"

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from sidestep.finite.graph import reachable
 from sidestep.model import FinitePart, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split
@@ -116,9 +118,9 @@ def exact_gradients(
 
     logits, pullback = jax.vjp(table, learned)
     policy, log_policy = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
-    alive = ~finite.absorbing
     own = jnp.asarray(finite.start, jnp.float32)
-    start = (1.0 - config.start_share) * own + config.start_share * jnp.asarray(alive / alive.sum(), jnp.float32)
+    anywhere = reachable(finite, np.ones(finite.reward.shape, bool)) & ~finite.absorbing
+    start = (1.0 - config.start_share) * own + config.start_share * jnp.asarray(anywhere / anywhere.sum(), jnp.float32)
     tables = jnp.concatenate([jnp.asarray(finite.reward, jnp.float32)[None], costs])
     evaluation = evaluate(finite, policy, tables, start)
     bonus = config.entropy * jnp.maximum(1.0 - learner.progress(config) / max(config.entropy_share, 1e-9), 0.0)

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float
 from sidestep.constraints import Constraint, cost_matrix
 from sidestep.model import Model, Trajectory
 
+SMALLEST_CHANCE = 1e-6  # of a harmless trajectory, as far as a difference of single-precision numbers knows it
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -47,6 +49,16 @@ class Problem:
         log_probabilities = self.safety.log_probabilities(*_parts(trajectory))
         harmless = jnp.where(jnp.asarray(self.weights)[None] > 0, -jnp.inf, log_probabilities[:, None, :])
         return cap * jnp.log1p(-jax.nn.logsumexp(harmless, axis=2) / cap)
+
+    def surrogate_of_risk(
+        self, risk: Float[Array, " categories-1"], form: str, cap: float
+    ) -> Float[Array, " constraint"]:
+        """The same of one trajectory, from P(category k or worse) for k = 1, ..., K - 1."""
+        edges = jnp.concatenate([jnp.ones(1, risk.dtype), risk, jnp.zeros(1, risk.dtype)])
+        costs = (edges[:-1] - edges[1:]) @ jnp.asarray(self.weights, risk.dtype).T
+        if form == "probability":
+            return costs
+        return cap * jnp.log1p(-jnp.log(jnp.maximum(1.0 - costs, SMALLEST_CHANCE)) / cap)
 
     def shares(self, trajectory: Trajectory) -> Float[Array, " category"]:
         """Predicted share of each category."""

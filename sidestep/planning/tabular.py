@@ -16,6 +16,14 @@ number of times that a walk meets s,
 
 Differentiating the classifier's network itself at one-hot vectors fails: one that tells 99 % of the pairs rightly is
 saturated there, and what is left of its derivative does not say what it thinks of the neighbouring pairs.
+
+Where costs are of whole trajectories, a pair has no cost of its own, but a price: by how much the cost F of a walk
+would change if one of its steps were that pair. With m_t the memory of the safety model after step t, what it reads
+at a step is a difference again, and only what it makes of it later is a derivative:
+
+    C(s, b) = E[ dF / dm_t . (advance(m_t-1, s, b) - m_t) ]
+
+over walks and their steps. A pair that would lower the cost is free: at a negative price a walk without end would pay.
 """
 
 from dataclasses import replace
@@ -25,13 +33,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
-from sidestep.model import FinitePart
+from sidestep.model import FinitePart, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import cost_tables
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.problem import Problem
+
+PRICED_WALKS = 5  # of an epoch, by which pairs are priced
+PRICED_STEPS = 4  # of each of them
 
 
 class Walks(NamedTuple):
@@ -44,9 +56,8 @@ class Walks(NamedTuple):
 
 
 def serves(problem: Problem, config: PlanConfig) -> bool:
-    """Whether all that an epoch needs is a table: finite model, policy of the state, costs of single steps."""
-    summed = not problem.constraints or problem.safety.summed
-    return hasattr(problem.model, "finite") and config.observe == "state" and summed
+    """Whether an epoch can be walked over tables: finite model, policy of the state."""
+    return hasattr(problem.model, "finite") and config.observe == "state"
 
 
 def encoding(problem: Problem) -> Float[Array, "state entry"]:
@@ -131,6 +142,61 @@ def through_model(
     return visits[:, None] * quality(values)
 
 
+def trajectories(problem: Problem, walks: Walks) -> Trajectory:
+    """What a safety model reads of the walks."""
+    model: Any = problem.model
+    states, actions, real = (column.T for column in walks[:3])
+    choices = jax.nn.one_hot(actions, model.spec.action.size)
+    rewards = jnp.where(real, jnp.asarray(model.finite.reward, jnp.float32)[states, actions], 0.0)
+    return Trajectory(encoding(problem)[states], choices, rewards, jnp.sum(real, axis=1))
+
+
+def pair_prices(
+    problem: Problem, config: PlanConfig, walks: Walks, key: PRNGKeyArray
+) -> Float[Array, "constraint state action"]:
+    """What a pair would change in the cost of a whole walk, by the equation at the head of this file."""
+    safety, pairs = problem.safety, encoding(problem)
+    choices = jnp.eye(problem.model.spec.action.size)
+    told = trajectories(problem, Walks(*(column[:, :PRICED_WALKS] for column in walks[:3]), walks.longest))
+    empty, unravel = ravel_pytree(eqx.filter(safety.start(), eqx.is_inexact_array))
+
+    def numbers(memory):
+        return ravel_pytree(eqx.filter(memory, eqx.is_inexact_array))[0]
+
+    def follow(nudges, states, actions, real):
+        """The cost of a walk whose memory is nudged after every step, and the memories before the steps."""
+
+        def step(before, now):
+            state, action, real, nudge = now
+            after = eqx.apply_updates(safety.advance(before, state, action), unravel(nudge))
+            return jax.tree.map(lambda new, old: jnp.where(real, new, old), after, before), before
+
+        last, memories = jax.lax.scan(step, safety.start(), (states, actions, real, nudges))
+        return problem.surrogate_of_risk(safety.risk(last), config.constraint_form, config.log_cap), memories
+
+    def price(states, actions, length, key):
+        """Of every pair, by some steps of one walk."""
+        real = jnp.arange(len(states)) < length
+        still = jnp.zeros((len(states), empty.size))
+        costs, pullback, memories = jax.vjp(lambda nudges: follow(nudges, states, actions, real), still, has_aux=True)
+        slopes = jax.vmap(lambda row: pullback(row)[0])(jnp.eye(len(costs), dtype=costs.dtype))
+
+        def at(time):
+            before = jax.tree.map(lambda leaf: leaf[time], memories)
+            after = numbers(safety.advance(before, states[time], actions[time]))
+
+            def change(state, action):
+                return slopes[:, time] @ (numbers(safety.advance(before, state, action)) - after)
+
+            return jax.vmap(lambda state: jax.vmap(lambda action: change(state, action))(choices))(pairs)
+
+        return jnp.mean(jax.vmap(at)(jax.random.randint(key, (PRICED_STEPS,), 0, length)), axis=0)
+
+    keys = jax.random.split(key, PRICED_WALKS)
+    prices = jax.vmap(price)(told.states, told.actions, told.length, keys)
+    return jnp.maximum(jnp.moveaxis(jnp.mean(prices, axis=0), 2, 0), 0.0)
+
+
 class TableBatch(eqx.Module):
     """The trajectories of an epoch as PPO sees them; what is seen of a step is the place of its state."""
 
@@ -173,17 +239,22 @@ def table_batch(
     batch = TableBatch(states, actions[..., None].astype(jnp.float32), rewards, mask, problem)
     if not problem.constraints:
         return batch, jnp.zeros(0), None
-    costs = cost_tables(problem)
-    paid = jnp.sum(jnp.where(mask[None], costs[:, states, actions], 0.0), axis=2)
+    by_step = problem.safety.summed
+    if by_step:
+        costs = cost_tables(problem)
+        paid = jnp.sum(jnp.where(mask[None], costs[:, states, actions], 0.0), axis=2)
+    else:
+        paid = problem.costs(trajectories(problem, walks)).T
     counted = jnp.arange(config.batch) < config.batch - spread
     mean = jnp.sum(jnp.where(counted[None], paid, 0.0), axis=1) / jnp.sum(counted)
     if config.constraint_gradient == "score":
         # eq. 9: the cotangent of log pi(a | s) is C(tau) - d wherever tau meets the pair
         advantage = paid - jnp.asarray(problem.tolerances)[:, None]
         weight = jnp.where(mask[None], advantage[:, :, None], 0.0) / config.batch
-        cotangents = jnp.zeros_like(costs).at[:, states, actions].add(weight)
+        cotangents = jnp.zeros((len(paid), *table.shape)).at[:, states, actions].add(weight)
     else:
         discount = model.spec.discount if config.discount_training else 1.0
-        by_chance = jnp.stack([through_model(model, table, cost, walks, discount) for cost in costs])
+        prices = costs if by_step else pair_prices(problem, config, walks, jax.random.fold_in(key, PRICED_STEPS))
+        by_chance = jnp.stack([through_model(model, table, price, walks, discount) for price in prices])
         cotangents = by_chance * jnp.exp(table)[None]  # d pi = pi d log pi
     return batch, mean, jax.vmap(lambda cotangent: pullback(cotangent)[0])(cotangents)
