@@ -14,11 +14,11 @@ from sidestep.models.finite_model import FiniteModel
 from sidestep.models.grids import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.estimators import pathwise, score_function
-from sidestep.planning.exact import cost_tables, evaluate, exact_gradients
+from sidestep.planning.exact import all_pairs, cost_tables, evaluate, exact_gradients
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.ppo import real_first
 from sidestep.planning.problem import Problem
-from sidestep.planning.tabular import log_policy, table_batch, through_model, walk
+from sidestep.planning.tabular import Walks, log_policy, pair_prices, table_batch, through_model, walk
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 
@@ -260,6 +260,36 @@ def test_gradients_over_tables_converge_to_the_exact_one(method):
     np.testing.assert_array_less(
         np.abs(found - wanted @ directions), 4.5 * error + 0.03 * np.abs(wanted @ directions).max()
     )
+
+
+def test_a_pair_is_priced_by_what_it_would_add_to_a_walk():
+    """Costs of single steps add up in -log(1 - C), so there the price is known: the pair's own less that of a step."""
+    _, problem = exact_setup()
+    pairs = all_pairs(problem.model)
+    costs = -problem.safety.log_probabilities(pairs.states, pairs.actions, pairs.length)[:, 0].reshape(4, 2)
+    state, action = 1, 1
+    again = Walks(jnp.full((9, 6), state), jnp.full((9, 6), action), jnp.ones((9, 6), bool), jnp.asarray(9))
+    config = replace(EXACT, constraint_form="log", log_cap=1e4)
+    prices = pair_prices(problem, config, again, jax.random.key(0))[0]
+    np.testing.assert_allclose(prices, np.maximum(costs - costs[state, action], 0.0), rtol=1e-2, atol=1e-4)
+    assert 0 < np.sum(prices > 0.01) < 8
+
+
+def test_the_gradient_by_prices_lowers_the_cost_of_whole_trajectories():
+    """Against the score function's, whose mean is the gradient, with the cost of a recurrent model."""
+    learner, problem = exact_setup()
+    safety = HazardModel(4, 2, 2, key=jax.random.key(3), units=8, encoder=())
+    problem = Problem(problem.model, safety, problem.constraints)
+    config = replace(EXACT, reward_gradient="ppo", batch=512)
+    means = {}
+    for method in ("pathwise", "score"):
+        own = replace(config, constraint_gradient=method)
+        rows = jax.jit(
+            lambda keys, own=own: jax.lax.map(lambda key: flat(table_batch(problem, own, learner, key)[2])[0], keys)
+        )(jax.random.split(jax.random.key(2), 32))
+        means[method] = np.mean(rows, axis=0)
+    cosine = means["pathwise"] @ means["score"] / np.prod([np.linalg.norm(mean) for mean in means.values()])
+    assert cosine > 0.7
 
 
 def test_on_a_grid_the_gradient_through_the_model_points_where_the_exact_one_does():

@@ -242,7 +242,7 @@ def preset(
                 multiplier_max=500.0,
                 margin=0.0,
                 search_rounds=0,
-                least_chance=0.3,
+                least_chance=0.15,
             )
         if gradient == "none":
             settings = replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock")

@@ -105,8 +105,14 @@ def split(policy: NetworkPolicy, value: Network | None, config: PlanConfig) -> t
 
 
 def optimiser(config: PlanConfig) -> optax.GradientTransformation:
-    """Adam behind a clip of the gradient's norm; the step size is applied by `adam_step`, which knows the epoch."""
-    return optax.chain(optax.clip_by_global_norm(config.gradient_clip), optax.scale_by_adam(eps=1e-6))
+    """Adam behind a clip of the gradient's norm; the step size is applied by `adam_step`, which knows the epoch.
+
+    Exact gradients have no noise to be averaged out, and those of the last epochs are a thousandth of the first ones:
+    with a long memory of the latter, the choices between two almost equal ways would never be made.
+    """
+    exact = config.reward_gradient == "exact"
+    adam = optax.scale_by_adam(b2=0.99, eps=1e-8) if exact else optax.scale_by_adam(eps=1e-6)
+    return optax.chain(optax.clip_by_global_norm(config.gradient_clip), adam)
 
 
 def adam_step(learner: Learner, ascent: Any, config: PlanConfig) -> Learner:

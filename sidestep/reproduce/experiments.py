@@ -52,7 +52,7 @@ FULL = Size(
     gathering_runs=5,
     trajectories={"continuous": 200_000, "grid": 5000},
     trajectory_steps={"continuous": 20_000, "grid": 2000},
-    non_markov_epochs=150,
+    non_markov_epochs=500,
     rollouts=2000,
 )
 QUICK = Size(
