@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 from sidestep.errors import InputError
 from sidestep.finite.lexicographic import lexicographic, lexicographic_lp
@@ -240,6 +241,23 @@ def test_infeasible_says_what_can_be_reached():
     with pytest.raises(Infeasible, match=r"penalty <= 5 \(the least"):
         occupancy_lp(model.finite, [Bound(penalty_of(model), 5.0, "penalty")])
     assert occupancy_lp(model.finite, [Bound(penalty_of(model), 5.27)]).value < 0
+
+
+def test_a_solver_in_trouble_is_not_the_last_word(monkeypatch):
+    """Where no accuracy helps, the exact least of each constraint tells an infeasible program from a hard one."""
+    tried = []
+
+    def troubled(*_, method, **__):
+        tried.append(method)
+        return scipy.optimize.OptimizeResult(status=4, message="in trouble")
+
+    monkeypatch.setattr(scipy.optimize, "linprog", troubled)
+    finite = two_roads()
+    with pytest.raises(Infeasible, match="the least that can be reached is"):
+        occupancy_lp(finite, [Bound(np.ones(finite.reward.shape), 0.5, "steps")])
+    with pytest.raises(InputError, match="could not be solved"):
+        occupancy_lp(finite, [Bound(np.ones(finite.reward.shape), 100.0, "steps")])
+    assert set(tried) == {"highs", "highs-ipm"}
 
 
 def test_no_end_and_no_upper_bound_are_said():

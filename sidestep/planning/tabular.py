@@ -157,7 +157,8 @@ def pair_prices(
     """What a pair would change in the cost of a whole walk, by the equation at the head of this file."""
     safety, pairs = problem.safety, encoding(problem)
     choices = jnp.eye(problem.model.spec.action.size)
-    told = trajectories(problem, Walks(*(column[:, :PRICED_WALKS] for column in walks[:3]), walks.longest))
+    states, actions, real = (column[:, :PRICED_WALKS] for column in walks[:3])
+    told = trajectories(problem, walks._replace(states=states, actions=actions, real=real))
     empty, unravel = ravel_pytree(eqx.filter(safety.start(), eqx.is_inexact_array))
 
     def numbers(memory):
