@@ -13,14 +13,17 @@ from sidestep.campaign.candidates import Candidate, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import best_of, certifiable, rungs
 from sidestep.campaign.pairs import PairsCampaign
+from sidestep.campaign.rungs import TableRungs
 from sidestep.campaign.trajectories import Campaign, varied
 from sidestep.campaign.waiting import Waiting
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound, occupancy_lp
+from sidestep.finite.values import evaluate, from_start
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
+from sidestep.models.grids import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.policies import make_policy, with_memory
 from sidestep.runs import Run
@@ -54,6 +57,24 @@ class TestLadder:
 
     def test_few_rollouts_cannot_certify_much(self):
         assert certifiable(NONE[0], 100, 0.95) < certifiable(NONE[0], 2000, 0.95) < 0.05
+
+
+def test_a_ladder_out_of_reach_stands_on_the_least_hazard():
+    """Its rungs keep their distances and can be met; one within reach stays where it is."""
+    model = Driving("S....\n.....\n....G", name="driving", place="test")
+    ladder = TableRungs(model, parse_constraints(["safe>=0.95"], Scale(("safe", "unsafe"))), jax.random.key(0))
+    slow = model.finite.reward < -1.5
+    hazard = np.where(slow, 0.045, 0.1)[None]
+    limits = np.array([[0.001], [0.002], [0.003], [0.004]])
+    raised = ladder._within_reach(hazard, limits)
+    np.testing.assert_allclose(raised / raised[0], limits / limits[0])
+    for row in raised:
+        policy = ladder._optimum(hazard, row)
+        spent = from_start(model.finite, evaluate(model.finite, policy, hazard[0]))
+        assert spent <= row[0] * (1 + 1e-6)
+        assert from_start(model.finite, evaluate(model.finite, policy)) > -np.inf
+    within = np.array([[0.9], [1.0], [1.1], [1.2]])
+    np.testing.assert_array_equal(ladder._within_reach(hazard, within), within)
 
 
 class TestCandidates:

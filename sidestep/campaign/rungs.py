@@ -16,9 +16,9 @@ from jaxtyping import Float
 from sidestep.campaign.config import POLISH_TEST
 from sidestep.campaign.ladder import RUNGS, best_of
 from sidestep.constraints import Constraint, cost_matrix
-from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
+from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.finite.values import value_iteration
+from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.model import Model, rollout
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import all_pairs
@@ -26,6 +26,7 @@ from sidestep.planning.plan import Planner, PlannerState, Row, aimed
 from sidestep.policies import with_memory
 
 TESTS = 500  # rollouts on which a policy is predicted
+FOOTHOLD = 1.1  # lowest rung of a ladder that stands on the least hazard, in units of that hazard
 POLISH: dict[str, Any] = {
     "observe": "memory",
     "batch": 200,
@@ -178,7 +179,8 @@ class TableRungs:
 
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
         tables = hazard_tables(self.model, self.constraints, safety)
-        self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in tolerances]), float)
+        limits = self._within_reach(tables, -np.log1p(-np.minimum(tolerances, 0.999)))
+        self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in limits]), float)
         rows = self.predict(self.policies, safety)
         return [
             {
@@ -202,17 +204,22 @@ class TableRungs:
             for rung in range(RUNGS)
         ]
 
-    def _optimum(self, tables: np.ndarray, tolerances: np.ndarray) -> np.ndarray:
-        limits = -np.log1p(-np.minimum(tolerances, 0.999))
+    def _within_reach(
+        self, tables: Float[np.ndarray, "constraint s a"], limits: Float[np.ndarray, "rung constraint"]
+    ) -> Float[np.ndarray, "rung constraint"]:
+        """Where even the least hazard is above the lowest rung, the whole ladder is raised to stand on it: the least
+        hazard alone would buy its last thousandth with any number of steps."""
+        finite = self.model.finite
+        least = value_iteration(finite, -np.tensordot(1.0 / limits[0], tables, axes=1), discount=1.0).policy
+        reached = [from_start(finite, evaluate(finite, least, table, discount=1.0)) for table in tables]
+        return limits * max(1.0, FOOTHOLD * float(np.max(reached / limits[0])))
+
+    def _optimum(self, tables: np.ndarray, limits: np.ndarray) -> np.ndarray:
         bounds = [
             Bound(table, float(limit), constraint.text)
             for table, limit, constraint in zip(tables, limits, self.constraints, strict=True)
         ]
-        try:
-            return occupancy_lp(self.model.finite, bounds).policy
-        except Infeasible:
-            least = np.sum([bound.cost / bound.limit for bound in bounds], axis=0)
-            return value_iteration(self.model.finite, -least, discount=1.0).policy
+        return occupancy_lp(self.model.finite, bounds).policy
 
     def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
         """An optimum needs no polish."""
