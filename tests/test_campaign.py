@@ -19,7 +19,7 @@ from sidestep.campaign.waiting import Waiting
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound, occupancy_lp
-from sidestep.finite.values import evaluate, from_start
+from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
@@ -60,21 +60,22 @@ class TestLadder:
 
 
 def test_a_ladder_out_of_reach_stands_on_the_least_hazard():
-    """Its rungs keep their distances and can be met; one within reach stays where it is."""
-    model = Driving("S....\n.....\n....G", name="driving", place="test")
+    """Its rungs keep their distances; one within reach stays where it is."""
+    finite = (model := Driving("S....\n.....\n....G", name="driving", place="test")).finite
     ladder = TableRungs(model, parse_constraints(["safe>=0.95"], Scale(("safe", "unsafe"))), jax.random.key(0))
-    slow = model.finite.reward < -1.5
-    hazard = np.where(slow, 0.045, 0.1)[None]
-    limits = np.array([[0.001], [0.002], [0.003], [0.004]])
-    raised = ladder._within_reach(hazard, limits)
-    np.testing.assert_allclose(raised / raised[0], limits / limits[0])
-    for row in raised:
-        policy = ladder._optimum(hazard, row)
-        spent = from_start(model.finite, evaluate(model.finite, policy, hazard[0]))
-        assert spent <= row[0] * (1 + 1e-6)
-        assert from_start(model.finite, evaluate(model.finite, policy)) > -np.inf
-    within = np.array([[0.9], [1.0], [1.1], [1.2]])
-    np.testing.assert_array_equal(ladder._within_reach(hazard, within), within)
+    hazard = np.where(finite.reward < -1.5, 0.045, 0.1)
+
+    def spent(limits):
+        policies = ladder._ladder(hazard[None], np.array(limits)[:, None])
+        assert all(from_start(finite, evaluate(finite, policy)) > -np.inf for policy in policies)
+        return np.array([from_start(finite, evaluate(finite, policy, hazard)) for policy in policies])
+
+    least, *above = spent([0.001, 0.0011, 0.0012, 0.0013])
+    assert least == pytest.approx(-from_start(finite, value_iteration(finite, -hazard).values))
+    assert np.all(np.array(above) <= least * np.array([1.1, 1.2, 1.3]) * (1 + 1e-6))
+    assert above[0] > least * 1.05
+    reachable = least * np.array([1.05, 1.1, 1.15, 1.2])
+    assert np.all(spent(reachable) <= reachable * (1 + 1e-6))
 
 
 class TestCandidates:

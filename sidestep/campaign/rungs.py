@@ -26,7 +26,6 @@ from sidestep.planning.plan import Planner, PlannerState, Row, aimed
 from sidestep.policies import with_memory
 
 TESTS = 500  # rollouts on which a policy is predicted
-FOOTHOLD = 1.1  # lowest rung of a ladder that stands on the least hazard, in units of that hazard
 POLISH: dict[str, Any] = {
     "observe": "memory",
     "batch": 200,
@@ -179,8 +178,8 @@ class TableRungs:
 
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
         tables = hazard_tables(self.model, self.constraints, safety)
-        limits = self._within_reach(tables, -np.log1p(-np.minimum(tolerances, 0.999)))
-        self.state = jnp.asarray(np.stack([self._optimum(tables, row) for row in limits]), float)
+        limits = -np.log1p(-np.minimum(tolerances, 0.999))
+        self.state = jnp.asarray(np.stack(self._ladder(tables, limits)), float)
         rows = self.predict(self.policies, safety)
         return [
             {
@@ -204,15 +203,18 @@ class TableRungs:
             for rung in range(RUNGS)
         ]
 
-    def _within_reach(
+    def _ladder(
         self, tables: Float[np.ndarray, "constraint s a"], limits: Float[np.ndarray, "rung constraint"]
-    ) -> Float[np.ndarray, "rung constraint"]:
-        """Where even the least hazard is above the lowest rung, the whole ladder is raised to stand on it: the least
-        hazard alone would buy its last thousandth with any number of steps."""
+    ) -> list[np.ndarray]:
+        """The optimum within each rung's limits. Where even the least hazard is above the lowest rung, the ladder is
+        raised to stand on it: that rung shows what safety looks like, at any price, and those above what it costs."""
         finite = self.model.finite
         least = value_iteration(finite, -np.tensordot(1.0 / limits[0], tables, axes=1), discount=1.0).policy
         reached = [from_start(finite, evaluate(finite, least, table, discount=1.0)) for table in tables]
-        return limits * max(1.0, FOOTHOLD * float(np.max(reached / limits[0])))
+        above = float(np.max(reached / limits[0]))
+        if above < 1.0:
+            return [self._optimum(tables, row) for row in limits]
+        return [least, *(self._optimum(tables, row) for row in above * limits[1:])]
 
     def _optimum(self, tables: np.ndarray, limits: np.ndarray) -> np.ndarray:
         bounds = [
