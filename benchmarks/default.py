@@ -1,9 +1,10 @@
 """The default planner against a given safety model, five seeds at once, each certified on fresh rollouts.
 
-    python benchmarks/default.py navigation=FILE hvac=FILE ... [--seeds 5] [--first-seed 51] [--out FOLDER]
+    python benchmarks/default.py navigation=FILE hvac=FILE reservoir [--seeds 5] [--first-seed 51] [--out FOLDER]
 
 writes default.json and default.md into the folder. FILE is a fitted safety model, such as the paper's classifier that
-`sidestep reproduce continuous` leaves in its folder safety/. Finished runs found in --runs are not run again.
+`sidestep reproduce continuous` leaves in its folder safety/; for a model without a file such a classifier is fitted in
+the same way, with seed 1. Finished runs and classifiers found in --runs are not made again.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from sidestep.reproduce.experiments import FULL, recurrent_job
+from sidestep.reproduce.jobs import Jobs
 from sidestep.reproduce.tables import write_table
 
 CONSTRAINTS = {"reservoir": "none>=0.8"}
@@ -44,9 +47,16 @@ def study(model: str, safety: str, seeds: range, folder: Path) -> list[dict[str,
     return found
 
 
+def classifier(model: str, folder: Path) -> str:
+    jobs, job = Jobs(folder), recurrent_job(f"{model}-classifier-seed1", model, None, 1, FULL, model)
+    if jobs.record(job) is None:
+        jobs.do(job)
+    return str(folder / job.settings["file"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("safety", nargs="+", metavar="MODEL=FILE")
+    parser.add_argument("safety", nargs="+", metavar="MODEL[=FILE]")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=51)
     parser.add_argument("--runs", type=Path, default=Path("runs/default"))
@@ -54,9 +64,11 @@ def main() -> None:
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    files = dict(pair.split("=", 1) for pair in options.safety)
-    rows = [row for model, file in files.items() for row in study(model, file, seeds, options.runs)]
-    given = " ".join(f"{model}=FILE" for model in files)
+    files = dict(text.partition("=")[::2] for text in options.safety)
+    rows = []
+    for model, file in files.items():
+        rows += study(model, file or classifier(model, options.runs), seeds, options.runs)
+    given = " ".join(f"{model}=FILE" if file else model for model, file in files.items())
     about = {
         "title": "The default planner against the paper's classifier",
         "command": f"python benchmarks/default.py {given} --seeds {options.seeds} --first-seed {options.first_seed}",
