@@ -155,7 +155,7 @@ def pair_prices(
     problem: Problem, config: PlanConfig, walks: Walks, key: PRNGKeyArray
 ) -> Float[Array, "constraint state action"]:
     """What a pair would change in the cost of a whole walk, by the equation at the head of this file."""
-    safety, pairs = problem.safety, encoding(problem)
+    safety, met = problem.safety, np.flatnonzero(places(problem.model.finite))  # type: ignore[attr-defined]
     choices = jnp.eye(problem.model.spec.action.size)
     states, actions, real = (column[:, :PRICED_WALKS] for column in walks[:3])
     told = trajectories(problem, walks._replace(states=states, actions=actions, real=real))
@@ -189,13 +189,16 @@ def pair_prices(
             def change(state, action):
                 return slopes[:, time] @ (numbers(safety.advance(before, state, action)) - after)
 
-            return jax.vmap(lambda state: jax.vmap(lambda action: change(state, action))(choices))(pairs)
+            return jax.vmap(lambda state: jax.vmap(lambda action: change(state, action))(choices))(
+                encoding(problem)[met]
+            )
 
         return jnp.mean(jax.vmap(at)(jax.random.randint(key, (PRICED_STEPS,), 0, length)), axis=0)
 
     keys = jax.random.split(key, PRICED_WALKS)
     prices = jax.vmap(price)(told.states, told.actions, told.length, keys)
-    return jnp.maximum(jnp.moveaxis(jnp.mean(prices, axis=0), 2, 0), 0.0)
+    prices = jnp.maximum(jnp.moveaxis(jnp.mean(prices, axis=0), 2, 0), 0.0)
+    return jnp.zeros((len(prices), len(encoding(problem)), len(choices)), prices.dtype).at[:, met].set(prices)
 
 
 class TableBatch(eqx.Module):
