@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from dataclasses import replace
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -85,17 +86,19 @@ def growth(rows: list[dict[str, Any]], what: str) -> dict[str, Any]:
     return {"rows": rows, "exponent": float(np.polyfit(sizes, seconds, 1)[0])}
 
 
-def study(quick: bool) -> dict[str, Any]:
-    budget = 1.0 if quick else 10.0
+def study(quick: bool, folder: Path) -> None:
+    """Every figure is written as soon as it is there."""
+    budget = 1.0 if quick else 5.0
     results: dict[str, Any] = {"versions": {"jax": version("jax")}, "cores": os.cpu_count(), "quick": quick}
-    results["domains"] = {}
+    results |= {"date": date.today().isoformat(), "domains": {}, "growth": {}}
     for name in ("navigation", "driving") if quick else AUTHORS:
         least, median = AUTHORS[name]
         rows = [measure(load_model(name), seeds, budget) for seeds in ((1,) if quick else (1, 5))]
         results["domains"][name] = {"runs": rows, "authors_seconds": least, "authors_median_seconds": median}
         report(f"{name}: {rows[0]['seconds']:.4f} s an epoch, {least / rows[0]['seconds']:.1f} x")
+        write(results, folder)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as tiles_folder:
         tiles = (1, 2) if quick else (1, 2, 3, 4)
         rooms, horizons, categories = (6, 24, 96, 384), (20, 40, 80, 160, 320), (2, 4, 8, 16)
         studies: dict[str, tuple[str, list[tuple[int, str, int]]]] = {}
@@ -104,21 +107,26 @@ def study(quick: bool) -> dict[str, Any]:
             studies["Navigation"] = ("horizon", [(n, f"navigation?horizon={n}", 3) for n in horizons])
             studies["Navigation, K"] = ("categories", [(k, "navigation", k) for k in categories])
         for domain in ("driving",) if quick else ("boxpushing", "driving"):
-            maps = [(15 * n, tiled_map(domain, n, Path(folder)), 3) for n in tiles]
+            maps = [(15 * n, tiled_map(domain, n, Path(tiles_folder)), 3) for n in tiles]
             studies[domain.capitalize()] = ("width", maps)
-        results["growth"] = {}
         for name, (what, sizes) in studies.items():
             measured = [{what: size, **measure(load_model(model), 1, budget, k)} for size, model, k in sizes]
             results["growth"][name] = {"size": what, **growth(measured, what)}
             report(f"{name}: seconds ~ {what}^{results['growth'][name]['exponent']:.2f}")
-    return results
+            write(results, folder)
+
+
+def write(results: dict[str, Any], folder: Path) -> None:
+    atomic_write(folder / "plan.json", json.dumps(results, indent=1) + "\n")
+    atomic_write(folder / "plan.md", markdown(results))
 
 
 def markdown(results: dict[str, Any]) -> str:
     lines = [
         "# Planning: seconds an epoch of the `paper` preset",
         "",
-        f"{results['cores']} CPU cores, jax {results['versions']['jax']}; one seed, and five trained at once, where "
+        f"{results['date']}, {results['cores']} CPU cores, jax {results['versions']['jax']}; "
+        "one seed, and five trained at once, where "
         "the time is that of all five together. The ratio is the authors' least time for as many seeds over ours. "
         "Their figures were measured elsewhere, with their PyTorch code on another machine with two cores, so that "
         "the ratio is a rough one.",
@@ -153,10 +161,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and runs, three minutes on a quiet machine")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
     arguments = parser.parse_args()
-    results = study(arguments.quick)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(arguments.out / "plan.json", json.dumps(results, indent=1) + "\n")
-    atomic_write(arguments.out / "plan.md", markdown(results))
+    study(arguments.quick, arguments.out)
     report(f"written to {arguments.out / 'plan.md'}")
 
 
