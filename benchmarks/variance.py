@@ -105,7 +105,7 @@ def estimates(problem: Problem, learner: Learner, config: PlanConfig, batch: int
 
     def both(key):
         keys = jax.random.split(key, batch)
-        through, trajectory, traced = pathwise(problem, config, learner, keys, reward=False)
+        through, trajectory, traced, _ = pathwise(problem, config, learner, keys, reward=False)
         score, _ = score_function(problem, config, learner, trajectory, traced)
         return {"pathwise": _flat(through), "score": _flat(score)}
 

@@ -66,7 +66,7 @@ def test_pathwise_gradient_is_the_derivative_with_the_noise_held_fixed():
         keys = jax.random.split(jax.random.key(3), 16)
         double = jax.tree.map(lambda leaf: leaf.astype(jnp.float64) if eqx.is_inexact_array(leaf) else leaf, learner)
         problem = replace(problem, safety=_double(problem.safety))
-        gradients, _, _ = pathwise(problem, SMALL, double, keys)
+        gradients, _, _, _ = pathwise(problem, SMALL, double, keys)
         learned, _ = split(double.policy, double.value, SMALL)
         direction = jax.tree.map(
             lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype), learned
@@ -75,7 +75,7 @@ def test_pathwise_gradient_is_the_derivative_with_the_noise_held_fixed():
         def objectives(step):
             moved = jax.tree.map(lambda p, d: p + step * d, learned, direction)
             policy, _ = eqx.combine(moved, split(double.policy, double.value, SMALL)[1])
-            _, trajectory, _ = pathwise(problem, SMALL, replace(double, policy=policy), keys)
+            _, trajectory, _, _ = pathwise(problem, SMALL, replace(double, policy=policy), keys)
             return np.array([jnp.mean(trajectory.returns()), jnp.mean(problem.costs(trajectory))])
 
         numeric = (objectives(1e-5) - objectives(-1e-5)) / 2e-5
@@ -97,7 +97,7 @@ def estimates():
 
     @jax.jit
     def both(key):
-        gradients, trajectory, traced = pathwise(problem, SMALL, learner, jax.random.split(key, BATCH))
+        gradients, trajectory, traced, _ = pathwise(problem, SMALL, learner, jax.random.split(key, BATCH))
         scores, _ = score_function(problem, SMALL, learner, trajectory, traced)
         return flat(gradients)[1], flat(scores)[0]
 
@@ -120,7 +120,7 @@ def test_pathwise_has_the_smaller_variance(estimates):
 
 def test_several_constraints_have_their_own_gradients():
     learner, problem = learner_and_problem(("none>=0.9", "severe<=0.02"))
-    gradients, _, _ = pathwise(problem, SMALL, learner, jax.random.split(jax.random.key(2), BATCH))
+    gradients, _, _, _ = pathwise(problem, SMALL, learner, jax.random.split(jax.random.key(2), BATCH))
     rows = np.asarray(flat(gradients))
     assert rows.shape[0] == 3
     assert not np.allclose(rows[1], rows[2])
@@ -229,7 +229,7 @@ def test_score_function_converges_to_the_exact_gradient():
 
     @jax.jit
     def one(key):
-        _, trajectory, traced = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
+        _, trajectory, traced, _ = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
         return flat(score_function(problem, sampled, learner, trajectory, traced)[0])[0]
 
     rows = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(9), 64)))

@@ -16,12 +16,13 @@ from sidestep.policies import NetworkPolicy
 
 def pathwise(
     problem: Problem, config: PlanConfig, learner: Learner, keys: PRNGKeyArray, *, reward: bool = True
-) -> tuple[Any, Trajectory, Any]:
+) -> tuple[Any, Trajectory, Any, Float[Array, "batch constraint"]]:
     """Pathwise derivatives (eq. 11): through policy, model and safety model, with the noise held fixed.
 
         grad_theta E[f(tau)] = E_noise[ grad_theta f(tau(theta, noise)) ]
 
-    Returns gradients stacked as (reward if asked for, each constraint), the trajectories, and (observations, raws).
+    Returns gradients stacked as (reward if asked for, each constraint), the trajectories, (observations, raws), and the
+    costs of the trajectories.
     """
     learned, rest = split(learner.policy, learner.value, config)
 
@@ -40,16 +41,18 @@ def pathwise(
     if problem.constraints and config.constraint_gradient == "pathwise":
 
         def mean_surrogates(f):
-            costs = problem.surrogate(eqx.combine(f, length), config.constraint_form, config.log_cap)
-            return jnp.mean(costs, axis=0)
+            surrogates, costs = problem.judged(eqx.combine(f, length), config.constraint_form, config.log_cap)
+            return jnp.mean(surrogates, axis=0), costs
 
-        values, through_safety = jax.vjp(mean_surrogates, floats)
+        values, through_safety, costs = jax.vjp(mean_surrogates, floats, has_aux=True)
         cotangents += [through_safety(row)[0] for row in jnp.eye(len(values), dtype=values.dtype)]
+    else:
+        costs = problem.costs(trajectory) if problem.constraints else jnp.zeros((len(trajectory), 0))
     if not cotangents:
-        return None, trajectory, traced
+        return None, trajectory, traced, costs
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *cotangents)
     gradients = jax.vmap(lambda cotangent: through_model(cotangent)[0])(stacked)
-    return gradients, jax.lax.stop_gradient(trajectory), jax.lax.stop_gradient(traced)
+    return gradients, *jax.lax.stop_gradient((trajectory, traced, costs))
 
 
 def score_function(
@@ -112,8 +115,7 @@ def sampled_batch(
 ) -> tuple[SampledBatch, Float[Array, " constraint"], Any]:
     """Trajectories of the policy, their mean costs, and the constraints' gradients by the configured method."""
     keys = jax.random.split(key, config.batch)
-    gradients, trajectory, traced = pathwise(problem, config, learner, keys, reward=False)
-    costs = problem.costs(trajectory) if problem.constraints else jnp.zeros((config.batch, 0))
+    gradients, trajectory, traced, costs = pathwise(problem, config, learner, keys, reward=False)
     if problem.constraints and config.constraint_gradient == "score":
         gradients, _ = score_function(problem, config, learner, trajectory, traced)
     return SampledBatch(trajectory, *traced), jnp.mean(costs, axis=0), gradients

@@ -112,8 +112,7 @@ def _pathwise_epoch(problem: Problem, config: PlanConfig, learner: Learner, key:
     noise = jnp.log(config.noise_start) + learner.progress(config) * jnp.log(config.noise_end / config.noise_start)
     policy = replace(learner.policy, log_std=jnp.full_like(learner.policy.log_std, noise))
     learner = replace(learner, policy=policy)
-    gradients, trajectory, traced = pathwise(problem, config, learner, jax.random.split(key, config.batch))
-    costs = problem.costs(trajectory) if problem.constraints else jnp.zeros((config.batch, 0))
+    gradients, trajectory, traced, costs = pathwise(problem, config, learner, jax.random.split(key, config.batch))
     if problem.constraints and config.constraint_gradient == "score":
         scores, _ = score_function(problem, config, learner, trajectory, traced)
         gradients = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), gradients, scores)

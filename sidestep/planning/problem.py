@@ -44,11 +44,19 @@ class Problem:
         The derivative of H does not vanish where C saturates at 1; the soft cap keeps hopeless trajectories from
         drowning the others without letting go of them.
         """
+        return self.judged(trajectory, form, cap)[0]
+
+    def judged(
+        self, trajectory: Trajectory, form: str, cap: float
+    ) -> tuple[Float[Array, "batch constraint"], Float[Array, "batch constraint"]]:
+        """(surrogate, cost) of each trajectory, which the safety model reads once."""
         if form == "probability" or self.safety.summed:
-            return self.costs(trajectory)
+            costs = self.costs(trajectory)
+            return costs, costs
         log_probabilities = self.safety.log_probabilities(*_parts(trajectory))
         harmless = jnp.where(jnp.asarray(self.weights)[None] > 0, -jnp.inf, log_probabilities[:, None, :])
-        return cap * jnp.log1p(-jax.nn.logsumexp(harmless, axis=2) / cap)
+        surrogates = cap * jnp.log1p(-jax.nn.logsumexp(harmless, axis=2) / cap)
+        return surrogates, jnp.exp(log_probabilities) @ self.weights.T
 
     def surrogate_of_risk(
         self, risk: Float[Array, " categories-1"], form: str, cap: float
