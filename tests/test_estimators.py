@@ -18,7 +18,7 @@ from sidestep.planning.exact import all_pairs, cost_tables, evaluate, exact_grad
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.ppo import real_first
 from sidestep.planning.problem import Problem
-from sidestep.planning.tabular import Walks, log_policy, pair_prices, table_batch, through_model, walk
+from sidestep.planning.tabular import Walks, log_policy, pair_prices, table_batch, through_model, trajectories, walk
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 
@@ -270,7 +270,7 @@ def test_a_pair_is_priced_by_what_it_would_add_to_a_walk():
     state, action = 1, 1
     again = Walks(jnp.full((9, 6), state), jnp.full((9, 6), action), jnp.ones((9, 6), bool), jnp.asarray(9))
     config = replace(EXACT, constraint_form="log", log_cap=1e4)
-    prices = pair_prices(problem, config, again, jax.random.key(0))[0]
+    prices = pair_prices(problem, config, trajectories(problem, again), jax.random.key(0))[0]
     np.testing.assert_allclose(prices[:3], np.maximum(costs - costs[state, action], 0.0)[:3], rtol=1e-2, atol=1e-4)
     np.testing.assert_array_equal(prices[3], 0.0)  # the end, where no step is taken
     assert 0 < np.sum(prices > 0.01) < 8

@@ -152,13 +152,12 @@ def trajectories(problem: Problem, walks: Walks) -> Trajectory:
 
 
 def pair_prices(
-    problem: Problem, config: PlanConfig, walks: Walks, key: PRNGKeyArray
+    problem: Problem, config: PlanConfig, told: Trajectory, key: PRNGKeyArray
 ) -> Float[Array, "constraint state action"]:
-    """What a pair would change in the cost of a whole walk, by the equation at the head of this file."""
+    """What a pair would change in the cost of a whole walk, by the equation at the head of this file, over the first
+    walks that are told."""
     safety, met = problem.safety, np.flatnonzero(places(problem.model.finite))  # type: ignore[attr-defined]
     choices = jnp.eye(problem.model.spec.action.size)
-    states, actions, real = (column[:, :PRICED_WALKS] for column in walks[:3])
-    told = trajectories(problem, walks._replace(states=states, actions=actions, real=real))
     empty, unravel = ravel_pytree(eqx.filter(safety.start(), eqx.is_inexact_array))
 
     def numbers(memory):
@@ -195,8 +194,8 @@ def pair_prices(
 
         return jnp.mean(jax.vmap(at)(jax.random.randint(key, (PRICED_STEPS,), 0, length)), axis=0)
 
-    keys = jax.random.split(key, PRICED_WALKS)
-    prices = jax.vmap(price)(told.states, told.actions, told.length, keys)
+    first, keys = told[:PRICED_WALKS], jax.random.split(key, PRICED_WALKS)
+    prices = jax.vmap(price)(first.states, first.actions, first.length, keys)
     prices = jnp.maximum(jnp.moveaxis(jnp.mean(prices, axis=0), 2, 0), 0.0)
     return jnp.zeros((len(prices), len(encoding(problem)), len(choices)), prices.dtype).at[:, met].set(prices)
 
@@ -238,9 +237,8 @@ def table_batch(
     spread = jnp.floor(config.batch * learner.start_share(config)).astype(int)
     walks = walk(model, table, key, config.batch, spread)
     states, actions, mask = (column.T for column in walks[:3])
-    reward = jnp.asarray(model.finite.reward, jnp.float32)
-    rewards = jnp.where(mask, reward[states, actions], 0.0)
-    batch = TableBatch(states, actions[..., None].astype(jnp.float32), rewards, mask, problem)
+    told = trajectories(problem, walks)
+    batch = TableBatch(states, actions[..., None].astype(jnp.float32), told.rewards, mask, problem)
     if not problem.constraints:
         return batch, jnp.zeros(0), None
     by_step = problem.safety.summed
@@ -248,7 +246,7 @@ def table_batch(
         costs = cost_tables(problem)
         paid = jnp.sum(jnp.where(mask[None], costs[:, states, actions], 0.0), axis=2)
     else:
-        paid = problem.costs(trajectories(problem, walks)).T
+        paid = problem.costs(told).T
     counted = jnp.arange(config.batch) < config.batch - spread
     mean = jnp.sum(jnp.where(counted[None], paid, 0.0), axis=1) / jnp.sum(counted)
     if config.constraint_gradient == "score":
@@ -258,7 +256,7 @@ def table_batch(
         cotangents = jnp.zeros((len(paid), *table.shape)).at[:, states, actions].add(weight)
     else:
         discount = model.spec.discount if config.discount_training else 1.0
-        prices = costs if by_step else pair_prices(problem, config, walks, jax.random.fold_in(key, PRICED_STEPS))
+        prices = costs if by_step else pair_prices(problem, config, told, jax.random.fold_in(key, PRICED_STEPS))
         by_chance = jnp.stack([through_model(model, table, price, walks, discount) for price in prices])
         cotangents = by_chance * jnp.exp(table)[None]  # d pi = pi d log pi
     return batch, mean, jax.vmap(lambda cotangent: pullback(cotangent)[0])(cotangents)
