@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import sidestep
+from sidestep.beside import each
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
-from sidestep.halves import in_halves
 from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
 from sidestep.models.grids import Driving
 from sidestep.planning.config import PRESETS, PlanConfig, preset
 from sidestep.planning.learner import Learner, balanced, split
 from sidestep.planning.multipliers import Multipliers
-from sidestep.planning.plan import Planner, plan
+from sidestep.planning.plan import LEEWAY, Planner, plan
 from sidestep.planning.problem import Problem
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
@@ -116,7 +116,7 @@ def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_s
     found = plan(Walk(), walk_safety, constraints, config, jax.random.key(3), rule=walk_rule)
     assert found.feasible, found.diagnosis
     best = max((row for row in found.history if row["feasible"]), key=lambda row: row["mean_return"])
-    assert best["mean_predicted"][0] >= 0.93
+    assert best["mean_predicted"][0] >= 1 - (0.07 + LEEWAY * 0.03), "a tolerance of 0.1 with a margin of 0.03"
     assert best["mean_return"] > -60, "safe, but not by staying at home, which earns -104"
 
 
@@ -137,15 +137,14 @@ def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety)
     for a, b in zip(*(jax.tree.leaves(state.learners.policy.net) for state in twice), strict=True):
         np.testing.assert_array_equal(a, b)
     alone, _ = planner.advance(planner.start(keys[1:2]))
-    # One seed alone runs the same arithmetic in another order, so it agrees to float tolerance after 20 epochs.
     for a, b in zip(*(jax.tree.leaves(s.learners.policy.net) for s in (twice[0], alone)), strict=True):
-        np.testing.assert_allclose(a[1], b[0], rtol=2e-2, atol=2e-3)
+        np.testing.assert_array_equal(a[1], b[0])
 
 
-def test_an_even_number_of_seeds_goes_in_halves_and_a_prepared_program_gives_the_same(walk_safety):
+def test_a_prepared_program_gives_the_same(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
     config = replace(SMALL, search_rounds=0, epochs=2, test_every=2)
-    keys = jax.random.split(jax.random.key(5), 4)
+    keys = jax.random.split(jax.random.key(5), 3)
     planner, prepared = (Planner(Walk(), walk_safety, constraints, config) for _ in range(2))
     start = planner.start(keys)
     prepared.prepare(lambda: start.learners)
@@ -153,17 +152,16 @@ def test_an_even_number_of_seeds_goes_in_halves_and_a_prepared_program_gives_the
     for a, b in zip(*(jax.tree.leaves(state.learners.policy.net) for state in found), strict=True):
         assert a.shape[0] == len(keys)
         np.testing.assert_array_equal(a, b)
-    pair, _ = planner.advance(planner.start(keys[2:]))
-    for a, b in zip(*(jax.tree.leaves(s.learners.policy.net) for s in (found[0], pair)), strict=True):
-        np.testing.assert_allclose(a[2:], b, rtol=1e-4, atol=1e-5)
 
 
-def test_halves_of_a_stack_are_what_the_whole_is():
-    run = jax.jit(jax.vmap(lambda row: {"double": 2 * row, "sum": jnp.sum(row)}))
+def test_every_part_of_a_stack_is_run_and_stacked_again():
+    run = jax.jit(lambda row: {"double": 2 * row, "sum": jnp.sum(row)})
     for rows in (1, 3, 4):
         stack = jnp.arange(2.0 * rows).reshape(rows, 2)
-        for a, b in zip(jax.tree.leaves(in_halves(run, stack)), jax.tree.leaves(run(stack)), strict=True):
-            np.testing.assert_array_equal(a, b)
+        for compiled in (False, True):
+            done = each(run, stack, compiled=compiled)
+            np.testing.assert_array_equal(done["double"], 2 * stack)
+            np.testing.assert_array_equal(done["sum"], jnp.sum(stack, axis=1))
 
 
 def test_several_constraints_and_four_categories():

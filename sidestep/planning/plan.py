@@ -63,9 +63,9 @@ class Planner:
         self.config = config
         self.rule = rule
         self._start = eqx.filter_jit(self._started)
-        self._chunk = Program(model, lambda safety: train_chunk(self._with(safety), config))
-        self._test = Program(model, lambda safety: test_phase(self._with(safety), config))
-        self._search = Program(model, lambda safety: search_phase(self._with(safety), config))
+        self._chunk = Program(lambda safety: train_chunk(self._with(safety), config))
+        self._test = Program(lambda safety: test_phase(self._with(safety), config))
+        self._search = Program(lambda safety: search_phase(self._with(safety), config))
 
     def _with(self, safety: Any) -> Problem:
         return Problem(self.problem.model, safety, self.problem.constraints)

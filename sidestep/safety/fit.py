@@ -11,8 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sidestep.beside import each
 from sidestep.errors import InputError
-from sidestep.halves import in_halves
 from sidestep.model import Trajectory
 from sidestep.safety.base import (
     SafetyModel,
@@ -102,7 +102,7 @@ def fit(
         rest = (chunk, train, held, draws.correction, options)
         stack = (state, keys, draws(len(chunk)))
         if isinstance(model, Ensemble):
-            state, train_loss, held_loss = in_halves(lambda part, rest=rest: _advance_members(part, *rest), stack)
+            state, train_loss, held_loss = each(lambda own, rest=rest: _advance(own, *rest), stack, compiled=look > 0)
         else:
             state, train_loss, held_loss = _advance(stack, *rest)
         train_losses.append(float(np.mean(train_loss)))
@@ -307,6 +307,4 @@ def _run(
 
 
 _advance = eqx.filter_jit(_run)
-_over_members = eqx.if_array(0)
-_advance_members = eqx.filter_jit(eqx.filter_vmap(_run, in_axes=(_over_members, None, None, None, None, None)))
-_start_members = eqx.filter_vmap(_start, in_axes=(_over_members, None))
+_start_members = eqx.filter_vmap(_start, in_axes=(eqx.if_array(0), None))
