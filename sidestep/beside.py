@@ -12,6 +12,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
 
 _workers = ThreadPoolExecutor(os.cpu_count())
 
@@ -26,23 +28,28 @@ def each(run: Callable[[Any], Any], stack: Any, *, compiled: bool) -> Any:
     return _stacked(*done, *_workers.map(run, parts[len(done) :]))
 
 
-@eqx.filter_jit
 def first_part(stack: Any) -> Any:
     """What `run` is called with first."""
     return _part(stack, 0)
 
 
-@eqx.filter_jit
 def _parts(stack: Any) -> tuple[Any, ...]:
     return tuple(_part(stack, index) for index in range(len(jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0])))
 
 
 def _part(stack: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, stack)
+    return jax.tree.map(lambda leaf: _plain(leaf)[index] if eqx.is_array(leaf) else leaf, stack)
 
 
-@eqx.filter_jit
 def _stacked(*parts: Any) -> Any:
-    arrays = [eqx.filter(part, eqx.is_array) for part in parts]
-    rest = eqx.filter(parts[0], eqx.is_array, inverse=True)
-    return eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays), rest)
+    return jax.tree.map(lambda *leaves: _joined(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
+
+
+def _joined(leaves: tuple[Any, ...]) -> Array:
+    numpy = isinstance(_plain(leaves[0]), np.ndarray)
+    return jnp.asarray(np.stack(leaves)) if numpy else jnp.stack(leaves)
+
+
+def _plain(leaf: Any) -> Any:
+    """As NumPy's, which need not compile how to take a part; keys stay what they are."""
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
