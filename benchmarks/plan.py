@@ -126,7 +126,7 @@ def markdown(results: dict[str, Any]) -> str:
         "# Planning: seconds an epoch of the `paper` preset",
         "",
         f"{results['date']}, {results['cores']} CPU cores, jax {results['versions']['jax']}; "
-        "one seed, and five trained at once, where "
+        "one seed, and five trained beside each other, where "
         "the time is that of all five together. The ratio is the authors' least time for as many seeds over ours. "
         "Their figures were measured elsewhere, with their PyTorch code on another machine with two cores, so that "
         "the ratio is a rough one.",

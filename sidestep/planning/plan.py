@@ -45,7 +45,7 @@ class Plan:
 
 
 class Planner:
-    """Trains one policy a seed, all seeds at once, and yields a row of metrics a seed at every test.
+    """Trains one policy a seed, seeds beside each other, and yields a row of metrics a seed at every test.
 
     `rule` (optional) tells the true shares of categories for the log; it decides nothing.
     """

@@ -26,6 +26,8 @@ class Program:
 
     def prepare(self, safety: Any, learners: Callable[[], Learner]) -> None:
         """Compile in the background for a safety model and learners of these shapes, whatever their values."""
+        if self._compiled:
+            return
         self._prepared = _compiler.submit(lambda: self._run.lower(safety, first_part(learners())).compile())
         _waiting.append(self._prepared)
 
