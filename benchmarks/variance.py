@@ -105,8 +105,8 @@ def estimates(problem: Problem, learner: Learner, config: PlanConfig, batch: int
 
     def both(key):
         keys = jax.random.split(key, batch)
-        through, trajectory, traced, _ = pathwise(problem, config, learner, keys, reward=False)
-        score, _ = score_function(problem, config, learner, trajectory, traced)
+        through, trajectory, traced, costs = pathwise(problem, config, learner, keys, reward=False)
+        score = score_function(problem, config, learner, trajectory, traced, costs)
         return {"pathwise": _flat(through), "score": _flat(score)}
 
     keys = jax.random.split(jax.random.fold_in(jax.random.key(5), batch), REPEATS)

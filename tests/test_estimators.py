@@ -97,8 +97,8 @@ def estimates():
 
     @jax.jit
     def both(key):
-        gradients, trajectory, traced, _ = pathwise(problem, SMALL, learner, jax.random.split(key, BATCH))
-        scores, _ = score_function(problem, SMALL, learner, trajectory, traced)
+        gradients, trajectory, traced, costs = pathwise(problem, SMALL, learner, jax.random.split(key, BATCH))
+        scores = score_function(problem, SMALL, learner, trajectory, traced, costs)
         return flat(gradients)[1], flat(scores)[0]
 
     return jax.lax.map(both, jax.random.split(jax.random.key(5), BATCHES))
@@ -229,8 +229,8 @@ def test_score_function_converges_to_the_exact_gradient():
 
     @jax.jit
     def one(key):
-        _, trajectory, traced, _ = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
-        return flat(score_function(problem, sampled, learner, trajectory, traced)[0])[0]
+        _, trajectory, traced, costs = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
+        return flat(score_function(problem, sampled, learner, trajectory, traced, costs))[0]
 
     rows = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(9), 64)))
     wanted = np.asarray(flat(exact))[1]

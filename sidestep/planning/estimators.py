@@ -56,14 +56,19 @@ def pathwise(
 
 
 def score_function(
-    problem: Problem, config: PlanConfig, learner: Learner, trajectory: Trajectory, traced: Any
-) -> tuple[Any, Float[Array, "batch constraint"]]:
-    """The model-free estimator (eq. 9), for each constraint, with -d_i as its baseline.
+    problem: Problem,
+    config: PlanConfig,
+    learner: Learner,
+    trajectory: Trajectory,
+    traced: Any,
+    costs: Float[Array, "batch constraint"],
+) -> Any:
+    """The model-free estimator (eq. 9), for each constraint, with -d_i as its baseline; `costs` are those of the
+    trajectories.
 
     grad_theta E[C_i] = E[ (C_i(tau) - d_i) * sum_t grad_theta log pi_theta(a_t | s_t) ]
     """
     learned, rest = split(learner.policy, learner.value, config)
-    costs = problem.costs(trajectory)
     advantage = jax.lax.stop_gradient(costs - jnp.asarray(problem.tolerances)[None, :])
 
     def weighted_likelihood(learned):
@@ -72,7 +77,7 @@ def score_function(
         return jnp.mean(advantage * likelihood[:, None], axis=0)
 
     values, pullback = jax.vjp(weighted_likelihood, learned)
-    return jax.vmap(lambda row: pullback(row)[0])(jnp.eye(len(values), dtype=values.dtype)), costs
+    return jax.vmap(lambda row: pullback(row)[0])(jnp.eye(len(values), dtype=values.dtype))
 
 
 def trajectory_log_prob(policy: NetworkPolicy, trajectory: Trajectory, traced: Any) -> Float[Array, " batch"]:
@@ -117,5 +122,5 @@ def sampled_batch(
     keys = jax.random.split(key, config.batch)
     gradients, trajectory, traced, costs = pathwise(problem, config, learner, keys, reward=False)
     if problem.constraints and config.constraint_gradient == "score":
-        gradients, _ = score_function(problem, config, learner, trajectory, traced)
+        gradients = score_function(problem, config, learner, trajectory, traced, costs)
     return SampledBatch(trajectory, *traced), jnp.mean(costs, axis=0), gradients

@@ -114,7 +114,7 @@ def _pathwise_epoch(problem: Problem, config: PlanConfig, learner: Learner, key:
     learner = replace(learner, policy=policy)
     gradients, trajectory, traced, costs = pathwise(problem, config, learner, jax.random.split(key, config.batch))
     if problem.constraints and config.constraint_gradient == "score":
-        scores, _ = score_function(problem, config, learner, trajectory, traced)
+        scores = score_function(problem, config, learner, trajectory, traced, costs)
         gradients = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), gradients, scores)
     metrics = {"return": jnp.mean(trajectory.returns())}
     learner, more = _lagrangian_step(config, learner, gradients, jnp.mean(costs, axis=0))
