@@ -2,8 +2,8 @@
 
     python benchmarks/labels.py [--budgets 250 500 1000 2000 4000] [--seeds 2] [--first-seed 21] [--runs FOLDER]
 
-writes labels.json and labels.md into benchmarks/results and docs/pictures/labels.svg. Finished runs found in the folder
-are not run again.
+adds to labels.json and labels.md in benchmarks/results and draws docs/pictures/labels.svg. Finished runs found in the
+folder are not run again.
 """
 
 import argparse
@@ -84,13 +84,17 @@ def main() -> None:
         arguments = ["--labels", str(budget), "--ask", ask]
         return {"budget": budget, "ask": ask, **run(f"{ask} {budget}", "navigation", arguments, seed, options.runs)}
 
-    rows: list[dict[str, Any]] = []
+    def place(row: dict[str, Any]) -> tuple[int, str, int]:
+        return row["budget"], row["ask"], row["seed"]
+
+    file = options.out / "labels.json"
+    rows = {place(row): row for row in json.loads(file.read_text())} if file.exists() else {}
     with ThreadPoolExecutor(options.workers) as pool:
         for row in pool.map(one, wanted):
-            rows.append(row)
+            rows[place(row)] = row
             print(table([row]).splitlines()[-1], flush=True)
-            ordered = sorted(rows, key=lambda row: (row["budget"], row["ask"]))
-            atomic_write(options.out / "labels.json", json.dumps(ordered, indent=1))
+            ordered = [rows[key] for key in sorted(rows)]
+            atomic_write(file, json.dumps(ordered, indent=1))
             atomic_write(options.out / "labels.md", table(ordered))
             draw(ordered, options.picture)
 
