@@ -110,6 +110,13 @@ def test_a_saturated_safety_model_does_not_steer(walk_safety):
     assert all(bool(jnp.all(leaf < 0)) for leaf in jax.tree.leaves(ascent)), "the constraint's direction"
 
 
+def test_the_projected_rule_counts_a_violation_up_to_its_largest():
+    config = PlanConfig(multiplier="projected", multiplier_rate=8.0, violation_max=0.05)
+    start = Multipliers.start(2, config)
+    moved = start.moved(jnp.array([3.0, 0.02]), jnp.zeros(2), config)
+    np.testing.assert_allclose(moved.value - start.value, [8.0 * 0.05, 8.0 * 0.02], rtol=1e-6)
+
+
 def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
     config = replace(SMALL, epochs=600, test_every=100, batch=64, learning_rate=0.01, margin=0.3)

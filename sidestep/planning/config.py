@@ -48,6 +48,9 @@ class PlanConfig:
     """Smallest value of a multiplier (relative rule)."""
     multiplier_max: float = 100.0
     """Largest value of a multiplier."""
+    violation_max: float = 1e6
+    """Largest violation that the projected rule counts: the first policies, which know nothing, must not drive a price
+    up at which every way near a side effect is closed before it is known."""
     never: float = 0.01
     """Expected cost at which a tolerance of zero counts as met; for the relative and log-adam rules any below it."""
     pid_proportional: float = 0.5
@@ -238,8 +241,9 @@ def preset(
                 entropy_share=0.7,
                 multiplier="projected",
                 multiplier_start=2.0,
-                multiplier_rate=1.0,
+                multiplier_rate=8.0,
                 multiplier_max=500.0,
+                violation_max=0.05,
                 margin=0.0,
                 search_rounds=0,
                 least_chance=0.15,

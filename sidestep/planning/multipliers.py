@@ -47,8 +47,9 @@ def _relative(old: Multipliers, cost: Array, tolerance: Array, config: PlanConfi
 
 
 def _projected(old: Multipliers, violation: Array, config: PlanConfig) -> Multipliers:
-    """lambda <- clip(lambda + rate * v, 0, max)."""
-    value = jnp.clip(old.value + config.multiplier_rate * violation, 0.0, config.multiplier_max)
+    """lambda <- clip(lambda + rate * min(v, v_max), 0, max)."""
+    step = config.multiplier_rate * jnp.minimum(violation, config.violation_max)
+    value = jnp.clip(old.value + step, 0.0, config.multiplier_max)
     return Multipliers(value, old.first, old.second, old.updates + 1)
 
 
