@@ -24,6 +24,7 @@ MODELS = {
     "hazard": {"units": 6},
     "hazard-lstm": {"cell": "lstm", "units": 5, "layers": 2},
     "markov": {"hidden": (7, 5)},
+    "share": {"hidden": (7, 5)},
 }
 KIND_OF = {"lstm": "classifier", "hazard-lstm": "hazard"}
 

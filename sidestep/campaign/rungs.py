@@ -16,16 +16,21 @@ from jaxtyping import Float
 from sidestep.campaign.config import POLISH_TEST
 from sidestep.campaign.ladder import RUNGS, best_of
 from sidestep.constraints import Constraint, cost_matrix
+from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.finite.values import evaluate, from_start, value_iteration
+from sidestep.finite.values import value_iteration
 from sidestep.model import Model, rollout
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner, PlannerState, Row, aimed
 from sidestep.policies import with_memory
+from sidestep.safety.ensemble import members_of
 
 TESTS = 500  # rollouts on which a policy is predicted
+SURE = 0.999  # the largest tolerance that still limits anything
+REACH = (1e-5, 10.0)  # where the limit of a rung is looked for, in units of the tolerance's own
+HALVINGS = 8
 POLISH: dict[str, Any] = {
     "observe": "memory",
     "batch": 200,
@@ -156,13 +161,16 @@ class GradientRungs:
 
 
 class TableRungs:
-    """The exact optimum of a finite model at each rung's tolerance, by the learned hazard of every pair.
+    """The exact optimum of a finite model at each rung's tolerance, by what the safety model says of every pair.
 
-    The Markov model says P(no cost) = exp(-sum_t c(s_t, a_t)), so E[sum_t c] <= -log(1 - d) keeps the cost within d for
-    trajectories that are alike, and by Jensen's inequality only errs to the safe side for others.
+    The share model says P(no cost) = exp(-sum_t c_t - (mean_t m_t)^gamma). Within a limit L of either part a policy has
+
+        E[sum_t c_t] <= L   and   E[sum_t (m_t / L^(1 / gamma) - 1)] <= 0,
+
+    both linear in its occupancy. Trajectories may be far from the mean, so L promises nothing: it is searched for.
     """
 
-    kind = "markov"
+    kind = "share"
 
     def __init__(self, model: Any, constraints: tuple[Constraint, ...], key: jax.Array) -> None:
         self.model, self.constraints, self.key = model, constraints, key
@@ -177,10 +185,8 @@ class TableRungs:
         """An optimum compiles little."""
 
     def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
-        tables = hazard_tables(self.model, self.constraints, safety)
-        limits = -np.log1p(-np.minimum(tolerances, 0.999))
-        self.state = jnp.asarray(np.stack(self._ladder(tables, limits)), float)
-        rows = self.predict(self.policies, safety)
+        policies, rows = self._ladder(safety, tolerances)
+        self.state = jnp.asarray(policies, float)
         return [
             {
                 "seed_index": rung,
@@ -203,25 +209,36 @@ class TableRungs:
             for rung in range(RUNGS)
         ]
 
-    def _ladder(
-        self, tables: Float[np.ndarray, "constraint s a"], limits: Float[np.ndarray, "rung constraint"]
-    ) -> list[np.ndarray]:
-        """The optimum within each rung's limits. Where even the least hazard is above the lowest rung, the ladder is
-        raised to stand on it: that rung shows what safety looks like, at any price, and those above what it costs."""
-        finite = self.model.finite
-        least = value_iteration(finite, -np.tensordot(1.0 / limits[0], tables, axes=1), discount=1.0).policy
-        reached = [from_start(finite, evaluate(finite, least, table, discount=1.0)) for table in tables]
-        above = float(np.max(reached / limits[0]))
-        if above < 1.0:
-            return [self._optimum(tables, row) for row in limits]
-        return [least, *(self._optimum(tables, row) for row in above * limits[1:])]
+    def _ladder(self, safety: Any, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
+        """For each rung the optimum within the loosest limit at which rollouts keep its tolerance, by bisection.
 
-    def _optimum(self, tables: np.ndarray, limits: np.ndarray) -> np.ndarray:
-        bounds = [
-            Bound(table, float(limit), constraint.text)
-            for table, limit, constraint in zip(tables, limits, self.constraints, strict=True)
-        ]
-        return occupancy_lp(self.model.finite, bounds).policy
+        Where even the least hazard is above the lowest rung, the ladder is raised to stand on it: that rung shows what
+        safety looks like, at any price, and those above what it costs.
+        """
+        pairs = PairHazards(self.model, self.constraints, safety)
+        policies = np.stack([pairs.least()] * RUNGS)
+        rows = self._predicted(policies, safety)
+        raised = max(1.0, float(np.max(np.asarray(rows[0]["mean_costs"]) / tolerances[0])))
+        tolerances = np.minimum(raised * tolerances, SURE)
+        low, high = (np.full(RUNGS, np.log(end)) for end in REACH)
+        middle = np.zeros(RUNGS)
+        for _ in range(HALVINGS):
+            limits = -np.log1p(-tolerances) * np.exp(middle)[:, None]
+            found = [pairs.optimum(limit) for limit in limits]
+            tried = np.stack([policy if new is None else new for new, policy in zip(found, policies, strict=True)])
+            for rung, row in enumerate(self._predicted(tried, safety)):
+                keeps = bool(np.all(row["mean_costs"] <= tolerances[rung]))
+                if keeps and row["mean_return"] >= rows[rung]["mean_return"]:
+                    policies[rung], rows[rung] = tried[rung], row
+                if keeps or found[rung] is None:
+                    low[rung] = middle[rung]
+                else:
+                    high[rung] = middle[rung]
+            middle = (low + high) / 2
+        return policies, rows
+
+    def _predicted(self, policies: np.ndarray, safety: Any) -> list[Row]:
+        return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
     def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
         """An optimum needs no polish."""
@@ -232,23 +249,60 @@ class TableRungs:
         return TabularPolicy((1.0 - noise) * self.state + noise * uniform, self.model)
 
 
-def hazard_tables(model: Any, constraints: tuple[Constraint, ...], safety: Any) -> Float[np.ndarray, "constraint s a"]:
-    """c(s, a) = -log P(the step stays below the first category that the constraint counts)."""
-    pairs = all_pairs(model)
-    logs = safety.log_probabilities(pairs.states, pairs.actions, pairs.length)
-    below = jax.lax.cumlogsumexp(logs, axis=1)
-    first = [constraint.cost_weights.index(1) for constraint in constraints]
-    shape = model.finite.reward.shape
-    return np.stack([np.maximum(-np.asarray(below[:, k - 1], float), 0.0).reshape(shape) for k in first])
+class PairHazards:
+    """What each constraint costs at every pair of a finite model: hazards of members of a share model, as tables."""
+
+    def __init__(self, model: Any, constraints: tuple[Constraint, ...], safety: Any) -> None:
+        self.finite, self.names = model.finite, [constraint.text for constraint in constraints]
+        members = members_of(safety)
+        first = np.array([constraint.cost_weights.index(1) - 1 for constraint in constraints])
+        steps = [jax.tree.map(np.asarray, _of_pairs(model, member)) for member in members]
+        shape = (len(members), *self.finite.reward.shape, len(constraints))
+        self.summed, self.shared = (
+            np.stack([getattr(step, part).worse[:, first] for step in steps]).astype(float).reshape(shape)
+            for part in ("summed", "shared")
+        )
+        self.powers = np.exp([float(member.log_power) for member in members])[:, None, None]
+
+    def least(self) -> np.ndarray:
+        """The policy of the least hazards, whatever it earns."""
+        hazards = np.sum(np.mean(self.summed + self.shared, axis=0), axis=-1)
+        return value_iteration(self.finite, -hazards, discount=1.0).policy
+
+    def optimum(self, limits: Float[np.ndarray, " constraint"]) -> np.ndarray | None:
+        """The best policy whose sums and means of each constraint stay within its limit; None where there is none."""
+        bounds = []
+        for index, (name, limit) in enumerate(zip(self.names, limits, strict=True)):
+            share = np.mean(self.shared[..., index] / limit ** (1.0 / self.powers) - 1.0, axis=0)
+            bounds += [Bound(np.mean(self.summed[..., index], axis=0), float(limit), name), Bound(share, 0.0, name)]
+        try:
+            return occupancy_lp(self.finite, bounds).policy
+        except InputError:
+            return None
 
 
 @eqx.filter_jit
-def _rolled(model: Model, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any]:
-    """Mean return and shares of the categories for each policy of a stack."""
+def _of_pairs(model: Any, member: Any) -> Any:
+    pairs = all_pairs(model)
+    return member.steps(pairs.states[:, 0], pairs.actions[:, 0])
+
+
+@eqx.filter_jit
+def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any]:
+    """Mean return and shares of the categories for each policy of a stack.
+
+    A member is asked about every pair once, and not about every step of every rollout.
+    """
+    members = members_of(safety)
+    tables = [_of_pairs(model, member) for member in members]
 
     def one(policy):
         trajectory = rollout(model, policy, key, TESTS)
-        logs = safety.log_probabilities(trajectory.states, trajectory.actions, trajectory.length)
-        return jnp.mean(trajectory.returns()), jnp.mean(jnp.exp(logs), axis=0)
+        pair = model.indices(trajectory.states) * model.spec.action.size + model.action_indices(trajectory.actions)
+        shares = [
+            jnp.exp(member.conclude(member.gathered(jax.tree.map(lambda part: part[pair], table), trajectory.length)))
+            for member, table in zip(members, tables, strict=True)
+        ]
+        return jnp.mean(trajectory.returns()), jnp.mean(jnp.stack(shares), axis=(0, 1))
 
     return jax.lax.map(one, policies)

@@ -67,8 +67,7 @@ class Campaign:
         self.aims = certifiable_costs(constraints, config.rollouts, config.confidence)
         exact = planning.reward_gradient == "exact"
         sizes = model.spec.state.size, model.spec.action.size, len(store.scale)
-        shape = {"hidden": (64, 64), "dropout": 0.0} if exact else {"units": config.units}
-        kind = "markov" if exact else "hazard"
+        kind, shape = ("share", {"hidden": (64, 64)}) if exact else ("hazard", {"units": config.units})
         self.unfitted: Any = make_safety(kind, *sizes, key=self._key(FITTING), members=config.members, **shape)
         self.safety = self.unfitted
         epochs = config.round_epochs

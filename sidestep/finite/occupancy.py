@@ -134,6 +134,8 @@ def _solve(
 
 def _beyond(finite: FinitePart, bounds: Sequence[Bound], discount: float) -> tuple[list[str], list[str]]:
     """The least that each constraint could reach on its own, in words: of those that no policy meets, and of all."""
+    # A cost that can be negative may have no least value, and then there is nothing to say of it.
+    bounds = [bound for bound in bounds if discount < 1.0 or np.all(bound.cost >= 0.0)]
     least = [-from_start(finite, value_iteration(finite, -bound.cost, discount=discount).values) for bound in bounds]
     texts = [
         f"{bound.name} <= {bound.limit:g} (the least that can be reached is {value:.4g})"

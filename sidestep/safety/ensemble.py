@@ -112,9 +112,12 @@ class Ensemble(SafetyModel):
     def features(self, memory):
         return eqx.filter_vmap(lambda member, own: member.features(own))(self.members, memory).reshape(-1)
 
+    def member(self, index: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.members)
+
     @property
     def _first(self) -> Any:
-        return jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, self.members)
+        return self.member(0)
 
     def _each(self, function: Callable[[Any], Any]) -> Any:
         return eqx.filter_vmap(function)(self.members)
@@ -125,6 +128,11 @@ class Ensemble(SafetyModel):
 
     def _mean_log(self, logs: Float[Array, "member *shape"]) -> Float[Array, "*shape"]:
         return jax.nn.logsumexp(logs, axis=0) - jnp.log(jnp.asarray(self.size, logs.dtype))
+
+
+def members_of(model: SafetyModel) -> list[Any]:
+    """The members of an ensemble; of any other model, it alone."""
+    return [model.member(index) for index in range(model.size)] if isinstance(model, Ensemble) else [model]
 
 
 def entropy(log_probabilities: Float[Array, "*batch categories"]) -> Float[Array, "*batch"]:

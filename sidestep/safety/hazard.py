@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sidestep.safety.base import real_steps
 from sidestep.safety.recurrent import PRECISION, affine, dropout
 from sidestep.safety.recurrent_model import RecurrentModel, Shape
-from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities
+from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities, nested
 
 INITIAL_BIAS = -3.0  # a hazard of 0.05 a step: neither "all safe" nor "all lost" before the first label is seen
 
@@ -73,9 +73,4 @@ class HazardModel(RecurrentModel):
         return jnp.concatenate([hidden[0] if self.cell == "lstm" else hidden, self.risk(memory)])
 
     def _step_hazards(self, outputs: Float[Array, "*batch units"]) -> Hazards:
-        raw = affine(outputs, self.head_weight, self.head_bias)
-        worse, gaps = [jax.nn.softplus(raw[..., 0])], []
-        for k in range(1, self.categories - 1):
-            gaps.append(worse[-1] * jax.nn.sigmoid(-raw[..., k]))
-            worse.append(worse[-1] * jax.nn.sigmoid(raw[..., k]))
-        return Hazards(jnp.stack(worse, axis=-1), jnp.stack(gaps, axis=-1) if gaps else raw[..., :0])
+        return nested(affine(outputs, self.head_weight, self.head_bias))

@@ -14,10 +14,12 @@ from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
+from sidestep.safety.recurrent_model import RecurrentModel
+from sidestep.safety.share import ShareModel
 from sidestep.trees import load_tree, read_header, save_tree
 
 FORMAT = 1
-KINDS: dict[str, type[Any]] = {model.kind: model for model in (Classifier, HazardModel, MarkovClassifier)}
+KINDS: dict[str, type[Any]] = {model.kind: model for model in (Classifier, HazardModel, MarkovClassifier, ShareModel)}
 
 
 def make_safety(
@@ -58,7 +60,7 @@ def load_safety(path: Path) -> SafetyModel:
     config: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in header["config"].items()
     }
-    if header["kind"] != MarkovClassifier.kind:
+    if issubclass(KINDS[header["kind"]], RecurrentModel):
         config.setdefault("encoder", ())  # files from before there were encoders do not name it
 
     def fresh() -> SafetyModel:

@@ -8,6 +8,7 @@ their own because subtracting would lose the digits that a likelihood needs.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -46,6 +47,15 @@ class Stretch(Frozen):
         # H^k - H^{k+1} after the map, with H^{k+1} / H^k = 1 - G^k / H^k.
         share = jnp.clip(hazards.gaps / worse[..., :-1], 0.0, 1.0 - 1e-6)
         return Hazards(stretched, stretched[..., :-1] * -jnp.expm1(power * jnp.log1p(-share)))
+
+
+def nested(raw: Float[Array, "*batch categories-1"]) -> Hazards:
+    """c^1 = softplus(raw_1) and c^k = c^{k-1} * sigmoid(raw_k): not negative, and ordered, whatever the numbers."""
+    worse, gaps = [jax.nn.softplus(raw[..., 0])], []
+    for k in range(1, raw.shape[-1]):
+        gaps.append(worse[-1] * jax.nn.sigmoid(-raw[..., k]))
+        worse.append(worse[-1] * jax.nn.sigmoid(raw[..., k]))
+    return Hazards(jnp.stack(worse, axis=-1), jnp.stack(gaps, axis=-1) if gaps else raw[..., :0])
 
 
 def category_log_probabilities(total: Hazards) -> Float[Array, "*batch categories"]:
