@@ -29,7 +29,7 @@ from sidestep.safety.ensemble import members_of
 
 TESTS = 500  # rollouts on which a policy is predicted
 SURE = 0.999  # the largest tolerance that still limits anything
-REACH = (1e-5, 10.0)  # where the limit of a rung is looked for, in units of the tolerance's own
+REACH = (1e-3, 10.0)  # where the factor f of a rung's limits is looked for
 HALVINGS = 8
 POLISH: dict[str, Any] = {
     "observe": "memory",
@@ -163,11 +163,12 @@ class GradientRungs:
 class TableRungs:
     """The exact optimum of a finite model at each rung's tolerance, by what the safety model says of every pair.
 
-    The share model says P(no cost) = exp(-sum_t c_t - (mean_t m_t)^gamma). Within a limit L of either part a policy has
+    The share model says P(no cost) = exp(-sum_t c_t - (mean_t m_t)^gamma). With f = 1, either part of a policy with
 
-        E[sum_t c_t] <= L   and   E[sum_t (m_t / L^(1 / gamma) - 1)] <= 0,
+        E[sum_t c_t] <= f L   and   E[sum_t (m_t / (f L^(1 / gamma)) - 1)] <= 0
 
-    both linear in its occupancy. Trajectories may be far from the mean, so L promises nothing: it is searched for.
+    is within L in the mean, and both are linear in its occupancy. Single trajectories may be far from the mean, so that
+    alone promises nothing: f is searched for.
     """
 
     kind = "share"
@@ -210,7 +211,7 @@ class TableRungs:
         ]
 
     def _ladder(self, safety: Any, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
-        """For each rung the optimum within the loosest limit at which rollouts keep its tolerance, by bisection.
+        """For each rung the optimum by the largest factor at which rollouts keep its tolerance, by bisection.
 
         Where even the least hazard is above the lowest rung, the ladder is raised to stand on it: that rung shows what
         safety looks like, at any price, and those above what it costs.
@@ -223,8 +224,7 @@ class TableRungs:
         low, high = (np.full(RUNGS, np.log(end)) for end in REACH)
         middle = np.zeros(RUNGS)
         for _ in range(HALVINGS):
-            limits = -np.log1p(-tolerances) * np.exp(middle)[:, None]
-            found = [pairs.optimum(limit) for limit in limits]
+            found = [pairs.optimum(row, factor) for row, factor in zip(tolerances, np.exp(middle), strict=True)]
             tried = np.stack([policy if new is None else new for new, policy in zip(found, policies, strict=True)])
             for rung, row in enumerate(self._predicted(tried, safety)):
                 keeps = bool(np.all(row["mean_costs"] <= tolerances[rung]))
@@ -269,12 +269,13 @@ class PairHazards:
         hazards = np.sum(np.mean(self.summed + self.shared, axis=0), axis=-1)
         return value_iteration(self.finite, -hazards, discount=1.0).policy
 
-    def optimum(self, limits: Float[np.ndarray, " constraint"]) -> np.ndarray | None:
-        """The best policy whose sums and means of each constraint stay within its limit; None where there is none."""
+    def optimum(self, tolerances: Float[np.ndarray, " constraint"], factor: float) -> np.ndarray | None:
+        """The best policy with sums and means below `factor` times what the tolerances allow; None if there is none."""
         bounds = []
-        for index, (name, limit) in enumerate(zip(self.names, limits, strict=True)):
-            share = np.mean(self.shared[..., index] / limit ** (1.0 / self.powers) - 1.0, axis=0)
-            bounds += [Bound(np.mean(self.summed[..., index], axis=0), float(limit), name), Bound(share, 0.0, name)]
+        for index, (name, limit) in enumerate(zip(self.names, -np.log1p(-tolerances), strict=True)):
+            share = np.mean(self.shared[..., index] / (factor * limit ** (1.0 / self.powers)) - 1.0, axis=0)
+            bounds.append(Bound(np.mean(self.summed[..., index], axis=0), float(factor * limit), name))
+            bounds.append(Bound(share, 0.0, name))
         try:
             return occupancy_lp(self.finite, bounds).policy
         except InputError:
