@@ -167,8 +167,9 @@ class Fit(Common):
     store: StorePath
     out: Path
     """The safety model's file (.safetensors); a reliability plot is put beside it."""
-    kind: Literal["hazard", "classifier", "markov"] = "hazard"
-    """hazard: a hazard for every step; classifier: the paper's recurrent classifier; markov: of single steps."""
+    kind: Literal["hazard", "classifier", "markov", "share"] = "hazard"
+    """hazard: a hazard for every step; classifier: the paper's recurrent classifier; markov: of single steps; share: of
+    single steps and of the share of them."""
     layers: int | None = None
     """Recurrent layers."""
     units: int | None = None

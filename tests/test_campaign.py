@@ -13,7 +13,7 @@ from sidestep.campaign.candidates import Candidate, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import best_of, certifiable, rungs
 from sidestep.campaign.pairs import PairsCampaign
-from sidestep.campaign.rungs import TableRungs
+from sidestep.campaign.rungs import TESTS, PairHazards, TableRungs
 from sidestep.campaign.trajectories import Campaign, varied
 from sidestep.campaign.waiting import Waiting
 from sidestep.constraints import Scale, parse_constraints
@@ -22,11 +22,13 @@ from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
+from sidestep.model import rollout
 from sidestep.models import load_model
 from sidestep.models.grids import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.policies import make_policy, with_memory
 from sidestep.runs import Run
+from sidestep.safety.base import predict
 from sidestep.safety.io import make_safety
 
 NONE = parse_constraints(["none>=0.95"], Scale())
@@ -59,23 +61,52 @@ class TestLadder:
         assert certifiable(NONE[0], 100, 0.95) < certifiable(NONE[0], 2000, 0.95) < 0.05
 
 
-def test_a_ladder_out_of_reach_stands_on_the_least_hazard():
-    """Its rungs keep their distances; one within reach stays where it is."""
-    finite = (model := Driving("S....\n.....\n....G", name="driving", place="test")).finite
-    ladder = TableRungs(model, parse_constraints(["safe>=0.95"], Scale(("safe", "unsafe"))), jax.random.key(0))
-    hazard = np.where(finite.reward < -1.5, 0.045, 0.1)
+class TestTableRungs:
+    """Rungs of a finite model, by a share model that was never fitted: any hazards will do."""
 
-    def spent(limits):
-        policies = ladder._ladder(hazard[None], np.array(limits)[:, None])
-        assert all(from_start(finite, evaluate(finite, policy)) > -np.inf for policy in policies)
-        return np.array([from_start(finite, evaluate(finite, policy, hazard)) for policy in policies])
+    model = Driving("S....\n.....\n....G", name="driving", place="test")
+    constraints = parse_constraints(["safe>=0.95"], Scale(("safe", "unsafe")))
 
-    least, *above = spent([0.001, 0.0011, 0.0012, 0.0013])
-    assert least == pytest.approx(-from_start(finite, value_iteration(finite, -hazard).values))
-    assert np.all(np.array(above) <= least * np.array([1.1, 1.2, 1.3]) * (1 + 1e-6))
-    assert above[0] > least * 1.05
-    reachable = least * np.array([1.05, 1.1, 1.15, 1.2])
-    assert np.all(spent(reachable) <= reachable * (1 + 1e-6))
+    def climb(self, tolerances):
+        sizes = self.model.spec.state.size, self.model.spec.action.size, 2
+        safety = make_safety("share", *sizes, key=jax.random.key(1), members=2, hidden=(16,))
+        ladder = TableRungs(self.model, self.constraints, jax.random.key(0))
+        rows = ladder.advance(0, safety, np.array(tolerances)[:, None])
+        least = PairHazards(self.model, self.constraints, safety).least()
+        costs = np.array([row["mean_costs"][0] for row in rows])
+        return ladder, safety, rows, costs, ladder._predicted(np.stack([least] * 4), safety)[0]["mean_costs"][0]
+
+    def test_each_keeps_its_tolerance_and_a_higher_one_earns_no_less(self):
+        _, _, _, _, least = self.climb([0.5] * 4)
+        tolerances = least * np.array([1.02, 1.1, 1.3, 1.6])
+        _, _, rows, costs, _ = self.climb(tolerances)
+        assert (costs <= tolerances).all()
+        assert all(row["feasible"] for row in rows)
+        returns = np.array([row["mean_return"] for row in rows])
+        assert (np.diff(returns) >= 0.0).all()
+        assert returns[-1] > returns[0]
+
+    def test_where_anything_goes_the_highest_earns_the_optimum(self):
+        ladder, *_ = self.climb([0.5, 0.6, 0.9, 1.0])
+        finite = self.model.finite
+        best = from_start(finite, value_iteration(finite).values)
+        assert from_start(finite, evaluate(finite, np.asarray(ladder.state[-1], float))) == pytest.approx(
+            best, abs=1e-3
+        )
+
+    def test_out_of_reach_it_stands_on_the_least_hazard(self):
+        """The lowest rung shows what safety looks like; the others keep their distances to it."""
+        _, _, rows, costs, least = self.climb([0.001, 0.0011, 0.0012, 0.0013])
+        assert costs[0] <= least * (1 + 1e-6)
+        assert (costs <= least * np.array([1.0, 1.1, 1.2, 1.3]) * (1 + 1e-6)).all()
+        assert not any(row["feasible"] for row in rows)
+
+    def test_pairs_asked_once_say_what_whole_trajectories_say(self):
+        ladder, safety, rows, _, _ = self.climb([0.5, 0.6, 0.7, 0.8])
+        for rung, row in enumerate(rows):
+            policy = jax.tree.map(lambda leaf, rung=rung: leaf[rung], ladder.policies)
+            trajectory = rollout(self.model, policy, ladder.key, TESTS)
+            np.testing.assert_allclose(row["mean_predicted"], predict(safety, trajectory).mean(axis=0), rtol=1e-4)
 
 
 class TestCandidates:

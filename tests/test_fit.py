@@ -121,6 +121,27 @@ def test_markov_classifier_learns_single_steps():
     np.testing.assert_allclose(counts.sum(axis=1), 1.0, rtol=1e-5)
 
 
+def test_a_share_of_the_steps_is_no_sum():
+    """Unsafe when a fifth of the steps are dangerous, in walks of 5 to 60 steps."""
+    random = np.random.default_rng(0)
+    count, steps = 1200, 60
+    length = random.integers(5, steps + 1, count)
+    frequency = random.uniform(0.0, 0.4, (count, 1))
+    states = (random.uniform(size=(count, steps)) < frequency).astype(np.float32)
+    dangerous = (states * (np.arange(steps) < length[:, None])).sum(axis=1)
+    walks = Trajectory(
+        *map(jnp.asarray, (states[..., None], np.zeros((count, steps, 1)), np.zeros((count, steps)), length))
+    )
+    categories = (5 * dangerous >= length).astype(int)
+    accuracy = {}
+    for kind, shape in (("share", {"hidden": (8,)}), ("markov", {"hidden": (8,), "dropout": 0.0})):
+        model = make_safety(kind, 1, 1, 2, key=jax.random.key(0), **shape)
+        config = replace(QUICK, steps=1500, learning_rate=1e-2)
+        accuracy[kind] = fit(model, walks, categories, config, jax.random.key(1))[1].scores.accuracy
+    assert accuracy["share"] > 0.97
+    assert accuracy["markov"] < 0.93
+
+
 @pytest.mark.parametrize(
     ("rows", "change", "words"),
     [(1, None, "at least two"), (10, -1, "categories go"), (10, 7, "categories go"), (9, None, "one whole number")],

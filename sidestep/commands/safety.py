@@ -49,10 +49,10 @@ def fit_store(
     else:
         shape = {"layers": layers, "units": units, "dropout": dropout}
         given: dict[str, Any] = {name: value for name, value in shape.items() if value is not None}
-        if kind == "markov" and (layers or units):
-            raise InputError(
-                "a Markov classifier has no recurrent layers or units; leave them out", place="--kind markov"
-            )
+        if kind in ("markov", "share") and (layers or units):
+            raise InputError("it has no recurrent layers or units; leave them out", place=f"--kind {kind}")
+        if kind == "share" and dropout is not None:
+            raise InputError("it has no dropout; leave it out", place="--kind share")
         model = make_safety(kind, *sizes, key=jax.random.key(seed), members=members, **given)
     config = replace(fit_settings(kind), **changes)
     with Bar(console=Console(stderr=True), disable=quiet or as_json) as bar:
