@@ -348,7 +348,9 @@ class Campaign:
     def _favourite(self) -> int:
         gap = optimism(self.notes["gaps"][-RECENT:])
         audited = sum(one["rollouts"] for one in self.notes["audits"])
-        return favourite(self._candidates(), self.aims, gap, self.notes["tried"], audited)
+        number = len(self.notes["audits"]) + 1
+        aims = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence, number)
+        return favourite(self._candidates(), aims, gap, self.notes["tried"], audited)
 
     def policy_of(self, index: int) -> Any:
         return load_policy(self.run.path / self.notes["candidates"][index]["file"], self.model, self.safety)
