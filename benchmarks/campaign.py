@@ -21,6 +21,7 @@ TRAJECTORIES = {
     "navigation": ("navigation", []),
     "hvac": ("hvac", []),
     "reservoir": ("reservoir", []),
+    "greenhouse": ("examples/greenhouse.rddl", ["--rule", "examples/mould.py:rule", "--constraint", "none>=0.95"]),
     "boxpushing share": ("boxpushing", ["--rule", "share"]),
     "driving share": ("driving", ["--rule", "share"]),
 }

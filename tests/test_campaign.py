@@ -11,7 +11,7 @@ import pytest
 from sidestep.answers import load
 from sidestep.campaign.candidates import Candidate, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.ladder import best_of, certifiable, rungs
+from sidestep.campaign.ladder import best_of, certifiable, certifiable_costs, rungs
 from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.rungs import TESTS, PairHazards, TableRungs
 from sidestep.campaign.trajectories import Campaign, varied
@@ -56,6 +56,11 @@ class TestLadder:
     def test_a_rung_goes_on_from_the_best_policy_that_it_can_mend(self):
         returns, costs = np.array([-90.0, -80.0, -120.0]), np.array([[0.1], [1.0], [0.0]])
         assert best_of(returns, costs, np.array([[0.05], [0.5], [0.001]])).tolist() == [0, 1, 2]
+
+    def test_after_a_refusal_less_is_certifiable_since_less_confidence_is_left(self):
+        aims = [certifiable_costs(NONE, 2000, 0.95, audit)[0] for audit in (1, 2, 3)]
+        assert aims[0] == certifiable(NONE[0], 2000, 0.975)
+        assert aims[0] > aims[1] > aims[2]
 
     def test_few_rollouts_cannot_certify_much(self):
         assert certifiable(NONE[0], 100, 0.95) < certifiable(NONE[0], 2000, 0.95) < 0.05

@@ -20,7 +20,6 @@ NARROW = (0.4, 0.6, 0.8, 0.95)  # last rungs: shares of the certifiable cost
 RUNGS = len(WIDE)
 CLOSING = 0.5  # share of the rounds in which the ladder closes
 NEVER = 0.01  # what a tolerance of zero is taken as
-CAUTION = 0.75  # what remains of the aim after an audit was refused
 PASSING = 0.9  # chance with which an audit of a policy at the certifiable cost should pass
 
 
@@ -41,12 +40,9 @@ def certifiable(constraint: Constraint, rollouts: int, confidence: float) -> flo
 def certifiable_costs(
     constraints: Sequence[Constraint], rollouts: int, confidence: float, audit: int = 1
 ) -> Float[np.ndarray, " constraint"]:
-    """What to aim at in a campaign's n-th audit: the certifiable cost of each constraint, all of which share the error.
-
-    A refusal says that beliefs are too rosy, and a further one costs a further share of the confidence: the aim falls.
-    """
+    """The certifiable cost of each constraint in a campaign's n-th audit, where all of them share the error."""
     level = 1.0 - (1.0 - split_confidence(confidence, audit)) / len(constraints)
-    return np.array([certifiable(constraint, rollouts, level) for constraint in constraints]) * CAUTION ** (audit - 1)
+    return np.array([certifiable(constraint, rollouts, level) for constraint in constraints])
 
 
 def rungs(

@@ -38,6 +38,7 @@ from sidestep.safety.io import make_safety, save_safety
 
 EXPLORING, FITTING, PLANNING, ASKING, CHECKING = range(5)  # streams of keys that never meet
 SHOWN = RUNGS // 2  # the rung whose figures stand for a round
+LAST_AIM = 0.5  # share of the certifiable cost that is aimed at in the last audit
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 CHECKS = 4  # blocks of labels in which candidates are checked
 FEW = 10  # labels of either side of a constraint with which a fit can begin
@@ -348,9 +349,13 @@ class Campaign:
     def _favourite(self) -> int:
         gap = optimism(self.notes["gaps"][-RECENT:])
         audited = sum(one["rollouts"] for one in self.notes["audits"])
-        number = len(self.notes["audits"]) + 1
-        aims = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence, number)
-        return favourite(self._candidates(), aims, gap, self.notes["tried"], audited)
+        return favourite(self._candidates(), self._next_aims(), gap, self.notes["tried"], audited)
+
+    def _next_aims(self) -> np.ndarray:
+        """For the next audit. Where others were refused, the last is no time to try for the most return."""
+        audit = len(self.notes["audits"]) + 1
+        aims = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence, audit)
+        return aims * (LAST_AIM if 1 < audit == self.config.audits else 1.0)
 
     def policy_of(self, index: int) -> Any:
         return load_policy(self.run.path / self.notes["candidates"][index]["file"], self.model, self.safety)
