@@ -5,7 +5,7 @@ compiled sooner, and gives a part the same result in any company, to the last bi
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 _workers = ThreadPoolExecutor(os.cpu_count())
 
@@ -28,9 +27,23 @@ def each(run: Callable[[Any], Any], stack: Any, *, compiled: bool) -> Any:
     return _stacked(*done, *_workers.map(run, parts[len(done) :]))
 
 
-def first_part(stack: Any) -> Any:
-    """What `run` is called with first."""
-    return _part(stack, 0)
+def blank_part(stack: Callable[[], Any]) -> Any:
+    """A part as `run` is called with, without its content: for compiling. `stack` is traced and never computed."""
+
+    def blank(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(0)
+        return np.zeros(leaf.shape[1:], leaf.dtype)
+
+    return jax.tree.map(blank, eqx.filter_eval_shape(stack))
+
+
+def picked(stacks: Sequence[Any], picks: np.ndarray) -> Any:
+    """These parts of several stacks, counted through, as one stack."""
+    parts = [part for stack in stacks for part in _parts(stack)]
+    return _stacked(*(parts[pick] for pick in picks))
 
 
 def _parts(stack: Any) -> tuple[Any, ...]:
@@ -45,9 +58,8 @@ def _stacked(*parts: Any) -> Any:
     return jax.tree.map(lambda *leaves: _joined(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
 
 
-def _joined(leaves: tuple[Any, ...]) -> Array:
-    numpy = isinstance(_plain(leaves[0]), np.ndarray)
-    return jnp.asarray(np.stack(leaves)) if numpy else jnp.stack(leaves)
+def _joined(leaves: tuple[Any, ...]) -> Any:
+    return np.stack(leaves) if isinstance(_plain(leaves[0]), np.ndarray) else jnp.stack(leaves)
 
 
 def _plain(leaf: Any) -> Any:

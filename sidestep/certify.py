@@ -101,7 +101,8 @@ def fresh_return(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int 
 
 def _fresh(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int) -> Iterator[Trajectory]:
     for index, start in enumerate(range(0, rollouts, BATCH)):
-        yield rollout(model, policy, jax.random.fold_in(key, index), BATCH)[: min(BATCH, rollouts - start)]
+        batch = jax.tree.map(np.asarray, rollout(model, policy, jax.random.fold_in(key, index), BATCH))
+        yield batch[: min(BATCH, rollouts - start)]
 
 
 def _both_returns(trajectory: Trajectory, model: Model) -> np.ndarray:

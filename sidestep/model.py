@@ -161,8 +161,8 @@ class Trajectory(eqx.Module):
 
     @property
     def mask(self) -> Bool[Array, "batch time"]:
-        """Which steps are real."""
-        return jnp.arange(self.rewards.shape[1])[None, :] < self.length[:, None]
+        """Which steps are real; NumPy's where the trajectory is NumPy's."""
+        return self.length[:, None] > np.arange(self.rewards.shape[1])[None, :]
 
     def returns(self, discount: float = 1.0) -> Float[Array, " batch"]:
         """sum_t discount^t r_t over the real steps."""

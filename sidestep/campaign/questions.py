@@ -4,17 +4,20 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 
 from sidestep.campaign.ladder import RUNGS
 from sidestep.campaign.rungs import Rungs
-from sidestep.labels.collect import explore
+from sidestep.labels.collect import explore, explorers
 from sidestep.labels.select import How, choose, spread
 from sidestep.model import Model, Trajectory, rollout
 from sidestep.planning.diversity import elites
+from sidestep.run_once import run_once
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the rungs' policies
 POOL = 150  # trajectories a rung among which the others are chosen
 EXPLORERS = 8  # explorers among which each of the first questions is chosen
+FEWEST_EXPLORERS = 1000  # from whose actions the elites are bred
 NOISE = (0.3, 0.15)  # deviation of the pool's actions, in the first and the last round
 
 
@@ -23,8 +26,9 @@ def first_questions(model: Model, how: How, count: int, key: jax.Array) -> list[
     if how == "random":
         return [("explorer", explore(model, key, count))]
     explore_key, elite_key = jax.random.split(key)
-    best = elites(model, count // 2, elite_key)
-    pool = explore(model, explore_key, EXPLORERS * count)
+    pool, shares = explorers(model, explore_key, max(EXPLORERS * count, FEWEST_EXPLORERS))
+    best = elites(model, count // 2, pool, shares, elite_key)
+    pool = jax.tree.map(np.asarray, pool)
     return [("explorer", pool[spread(pool, count - count // 2)]), ("elite", best)]
 
 
@@ -37,17 +41,17 @@ def round_questions(
     noise = NOISE[0] * (NOISE[1] / NOISE[0]) ** progress
     means = plain_rollouts(model, rungs.policies, plain, plain_key)
     pool = _stacked_rollouts(model, rungs.noisy(noise), POOL, pool_key)
-    pool = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), pool)
+    pool = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), pool)
     others = pool[choose(how, safety, pool, known, max(count - plain * RUNGS, 0), choose_key)]
     return [jax.tree.map(lambda leaf, i=i: leaf[i], means) for i in range(RUNGS)], others
 
 
 def plain_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
     """`count` rollouts of each policy of a stack by its mean action."""
-    return _stacked_rollouts(model, policies.mean(), count, key)
+    return jax.tree.map(np.asarray, _stacked_rollouts(model, policies.mean(), count, key))
 
 
-@eqx.filter_jit
+@run_once
 def _stacked_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
     keys = jax.random.split(key, len(jax.tree.leaves(policies)[0]))
     return eqx.filter_vmap(lambda policy, own: rollout(model, policy, own, count))(policies, keys)

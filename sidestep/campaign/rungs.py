@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from sidestep.beside import picked
 from sidestep.campaign.config import POLISH_TEST
 from sidestep.campaign.ladder import RUNGS, best_of
 from sidestep.constraints import Constraint, cost_matrix
@@ -156,7 +157,7 @@ class GradientRungs:
             returns = np.concatenate([np.asarray(test["return"]) for test in tests])
             costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
             picks = best_of(returns, costs, tolerances)
-            stacked = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[picks], *learners)
+            stacked = picked(learners, picks)
         return replace(aimed(stacked, tolerances, self.config), key=self.keys)
 
 

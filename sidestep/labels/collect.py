@@ -7,9 +7,11 @@ trajectory has its own habits: how long it holds, and whether it prefers small, 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.model import Model, Policy, Trajectory, rollout, sample_uniform_action
+from sidestep.model import Model, Policy, Trajectory, rollout_batch, sample_uniform_action
+from sidestep.run_once import run_once
 
 HOLDS = (1.0, 0.3, 0.1, 0.0)  # chances of a new action at a step, one of them for each trajectory
 LEANINGS = (1.0, 4.0, 0.25)  # u -> u^e moves uniform draws to neither end, to the low end, to the high end
@@ -38,7 +40,7 @@ class ExploringPolicy(Policy):
         low, high = finite_bounds(self.model, state)
         action = sample_uniform_action(self.model, state, key)
         share = jnp.clip((action - low) / jnp.maximum(high - low, 1e-9), 0.0, 1.0)
-        real = jnp.concatenate([jnp.full(v.size, v.kind == "real") for v in self.model.spec.action.variables])
+        real = np.concatenate([np.full(v.size, v.kind == "real") for v in self.model.spec.action.variables])
         return jnp.where(real, share**leaning, share)
 
 
@@ -56,4 +58,11 @@ def finite_bounds(model: Model, state: Array) -> tuple[Array, Array]:
 
 def explore(model: Model, key: PRNGKeyArray, count: int) -> Trajectory:
     """`count` trajectories of explorers."""
-    return rollout(model, ExploringPolicy(model), key, count)
+    return explorers(model, key, count)[0]
+
+
+@run_once
+def explorers(model: Model, key: PRNGKeyArray, count: int) -> tuple[Trajectory, Float[Array, "batch time action"]]:
+    """`count` trajectories of explorers, and their actions as shares of their range."""
+    keys = jax.random.split(key, count)
+    return rollout_batch(model, ExploringPolicy(model), keys, trace=lambda memory: memory["action"])

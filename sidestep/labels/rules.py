@@ -68,6 +68,7 @@ def count_category(count: Int[Array, " batch"]) -> Int[Array, " batch"]:
     return (count >= 2).astype(int) + (count >= 4).astype(int)
 
 
+@jax.jit
 def longest_run(flags: Bool[Array, "batch time"]) -> Int[Array, " batch"]:
     """Length of the longest stretch of consecutive flagged steps."""
     step = jnp.broadcast_to(jnp.arange(flags.shape[1])[None, :], flags.shape)
@@ -81,7 +82,7 @@ def _navigation(model: Model) -> Rule:
         inside = (x >= DIRTY_X[0]) & (x <= DIRTY_X[1]) & (y >= DIRTY_Y[0]) & (y <= DIRTY_Y[1])
         return inside & trajectory.mask
 
-    return Rule("navigation", Scale(), lambda trajectory: count_category(jnp.sum(in_dirty_zone(trajectory), axis=1)))
+    return Rule("navigation", Scale(), lambda trajectory: count_category(in_dirty_zone(trajectory).sum(axis=1)))
 
 
 def _hvac(model: Model) -> Rule:

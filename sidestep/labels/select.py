@@ -8,12 +8,12 @@ urgent.
 
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sidestep.model import Trajectory
+from sidestep.run_once import run_once
 
 How = Literal["well", "random"]
 NEIGHBOURS = 512  # labelled trajectories that novelty is measured against
@@ -48,12 +48,12 @@ def closeness(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
     return 1.0 - np.abs(2.0 * best - 1.0)
 
 
-@eqx.filter_jit
+@run_once
 def _disagreement(safety: Any, pool: Trajectory) -> Array:
     return safety.disagreement(pool.states, pool.actions, pool.length)
 
 
-@eqx.filter_jit
+@run_once
 def _log_probabilities(safety: Any, pool: Trajectory) -> Array:
     return safety.log_probabilities(pool.states, pool.actions, pool.length)
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.labels.collect import ExploringPolicy
 from sidestep.model import Model, Trajectory, rollout_batch
 from sidestep.planning.search import SequencePolicy, mutated
 
@@ -22,11 +21,14 @@ MOMENTS = (0.25, 0.5, 0.75, 1.0)  # of a trajectory at which its place is read
 
 
 @eqx.filter_jit
-def elites(model: Model, niches: int, key: PRNGKeyArray) -> Trajectory:
-    """One trajectory for each niche, of the best sequence found for it, the highest return first."""
-    explore_key, centre_key, breed_key, last_key = jax.random.split(key, 4)
-    keys = jax.random.split(explore_key, max(CHILDREN, niches))
-    found, shares = rollout_batch(model, ExploringPolicy(model), keys, trace=lambda memory: memory["action"])
+def elites(
+    model: Model, niches: int, found: Trajectory, shares: Float[Array, "batch time action"], key: PRNGKeyArray
+) -> Trajectory:
+    """One trajectory for each niche, of the best sequence found for it, the highest return first.
+
+    The first sequences are those of explorers: `shares`, which led to the trajectories `found`.
+    """
+    centre_key, breed_key, last_key = jax.random.split(key, 3)
     places = places_of(found)
     scale = jnp.std(places, axis=0) + 1e-6
     centres = jax.random.permutation(centre_key, places)[:niches] / scale[None, :]

@@ -20,6 +20,7 @@ from sidestep.planning.loop import check_method, search_phase, test_phase, train
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.policies import NetworkPolicy
+from sidestep.run_once import run_once
 
 Row = dict[str, Any]
 LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible: what is aimed at is hit up to noise
@@ -62,7 +63,7 @@ class Planner:
         check_method(self.problem, config)
         self.config = config
         self.rule = rule
-        self._start = eqx.filter_jit(self._started)
+        self._start = run_once(self._started)
         self._chunk = Program(lambda safety: train_chunk(self._with(safety), config))
         self._test = Program(lambda safety: test_phase(self._with(safety), config))
         self._search = Program(lambda safety: search_phase(self._with(safety), config))
@@ -156,7 +157,7 @@ class Planner:
         shares = {}
         for name, trajectory in trajectories.items():
             seeds, batch = trajectory.length.shape
-            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trajectory)
+            flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), trajectory)
             categories = np.asarray(self.rule(flat)).reshape(seeds, batch)
             width = count or int(categories.max()) + 1
             shares[name] = np.stack([np.bincount(row, minlength=width) / batch for row in categories])
@@ -207,7 +208,7 @@ def _of_seed(tree: Any, index: int) -> Any:
 
 
 def _choose(better: np.ndarray, new: Any, old: Any) -> Any:
-    return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else old
+    return np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else old
 
 
 def _strong(leaf: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 
-from sidestep.beside import each, first_part
+from sidestep.beside import blank_part, each
 from sidestep.planning.learner import Learner
 
 _compiler = ThreadPoolExecutor(1)
@@ -28,7 +28,7 @@ class Program:
         """Compile in the background for a safety model and learners of these shapes, whatever their values."""
         if self._compiled:
             return
-        self._prepared = _compiler.submit(lambda: self._run.lower(safety, first_part(learners())).compile())
+        self._prepared = _compiler.submit(lambda: self._run.lower(safety, blank_part(learners)).compile())
         _waiting.append(self._prepared)
 
     def __call__(self, safety: Any, learners: Learner) -> Any:

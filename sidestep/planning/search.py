@@ -11,6 +11,7 @@ from dataclasses import replace
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -93,7 +94,9 @@ def mutated(model: Model, chosen: Array, others: Array, spread: Array, key: PRNG
 
     _, noise = jax.lax.scan(persist, white[:, 0], jnp.swapaxes(white, 0, 1))
     moved = jnp.clip(chosen + spread * jnp.swapaxes(noise, 0, 1), 0.0, 1.0)
-    real = jnp.concatenate([jnp.full(v.size, v.kind == "real") for v in model.spec.action.variables])
+    real = np.concatenate([np.full(v.size, v.kind == "real") for v in model.spec.action.variables])
+    if real.all():
+        return moved
     donors = others[jax.random.randint(action_key, (len(chosen),), 0, len(others))]
     change = jax.random.uniform(change_key, (*chosen.shape[:2], 1)) < spread
     swapped = jnp.where(change, jax.random.permutation(order_key, donors, axis=1), chosen)

@@ -110,6 +110,14 @@ class Folder:
             ids, trajectories, categories = store.labelled()
             return (ids, trajectories, categories, store.sources(ids.tolist())) if len(ids) else None
 
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """What the safety model says of these trajectories: (trajectory, category) probabilities."""
+        from sidestep.safety.base import predict
+
+        assert self.labels is not None
+        return predict(self.safety, self.labels[1])
+
     def _file(self, name: str) -> Path | None:
         """In this folder, or for the folder of several seeds in that of the first."""
         folders = [self.path, *(one.path for one in self.seeds[:1])]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from sidestep.certify import BATCH
 from sidestep.model import Trajectory, rollout
 from sidestep.report import figures
 from sidestep.report.drawings import LINES, draw_blame, draw_view, same_frame, views
@@ -13,7 +14,6 @@ from sidestep.report.page import Html, code, join, missing, paragraph
 from sidestep.report.page import figures as beside
 from sidestep.report.svg import svg
 
-ROLLOUTS = 300  # of a policy that is looked at; the first of them are drawn
 DRAWING = 0xD4A3  # folded into a seed's key: the trajectories drawn are those of no training and no audit
 
 
@@ -38,7 +38,7 @@ def scenes(folder: Folder) -> list[Scene]:
         if policy is None or (found and name.startswith("round")):
             continue
         key = jax.random.fold_in(jax.random.key(int(folder.config.get("seed", 0))), DRAWING)
-        trajectory = rollout(folder.model, policy, key, ROLLOUTS)
+        trajectory = jax.tree.map(np.asarray, rollout(folder.model, policy, key, BATCH))
         found.append(Scene(words, trajectory, *_judged(folder, trajectory)))
     return found
 
@@ -100,6 +100,7 @@ def _bad_trajectory(folder: Folder) -> tuple[Trajectory, int, str] | None:
 
     if folder.labels is not None:
         ids, candidates, categories, _ = folder.labels
+        probabilities = folder.predicted
         who = "labelled"
     else:
         judged = [scene for scene in scenes(folder) if scene.judge == "by the rule"] if not folder.seeds else []
@@ -108,12 +109,13 @@ def _bad_trajectory(folder: Folder) -> tuple[Trajectory, int, str] | None:
             return None
         candidates = jax.tree.map(lambda *parts: np.concatenate(parts), *(scene.trajectory for scene in judged))
         categories, ids, who = np.concatenate([scene.categories for scene in judged]), None, "called, by the rule,"
+        probabilities = predict(folder.safety, candidates)
     worst = int(categories.max())
     if worst == 0:
         return None
     rows = np.flatnonzero(categories == worst)
     bad = candidates[rows]
-    surest = int(np.argmax(np.asarray(predict(folder.safety, bad))[:, 1:].sum(axis=1)))
+    surest = int(np.argmin(probabilities[rows, 0]))
     name = f"Trajectory {ids[rows[surest]]} of the run's labels" if ids is not None else "A fresh trajectory"
     return bad[surest : surest + 1], worst, f"{name} was {who} '{folder.categories[worst]}'."
 

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
-
 from sidestep.errors import InputError
 from sidestep.report import figures
 from sidestep.report.folder import Folder
@@ -101,10 +99,7 @@ def calibration(folder: Folder) -> Html:
     if folder.labels is None:
         parts.append(missing("The run's folder holds no labels to check the safety model against."))
         return join(parts)
-    from sidestep.safety.base import predict
-
-    _, labelled, categories, _ = folder.labels
-    probabilities = np.asarray(predict(folder.safety, labelled))
+    categories, probabilities = folder.labels[2], folder.predicted
     accuracy = float((probabilities.argmax(axis=1) == categories).mean())
     best = folder.categories[0]
     words = f"Predicted probability of '{best}' against how often it was so, and below it how the predictions spread."

@@ -225,10 +225,13 @@ def in_chunks(function: Callable[[Any], Any], rows: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), jax.lax.map(function, pieces))
 
 
-def evidence_of(model: SafetyModel, trajectory: Trajectory) -> Any:
-    """The model's evidence on a batch of any size, with rows of padding at its end; not for use inside jit."""
+def evidence_of(model: SafetyModel, trajectory: Trajectory, room: int = 0) -> Any:
+    """The model's evidence on a batch of any size, with rows of padding at its end; not for use inside jit.
+
+    Batches up to `room` share their compiled program.
+    """
     parts = (trajectory.states, trajectory.actions, trajectory.length)
-    return _evidence(model, pad_rows(parts, bucket(len(trajectory))))
+    return _evidence(model, pad_rows(parts, bucket(max(len(trajectory), room))))
 
 
 def probabilities_of(model: SafetyModel, evidence: Any, count: int) -> np.ndarray:

@@ -41,12 +41,12 @@ class Ensemble(SafetyModel):
 
     @property
     def standardisation(self) -> Standardisation:  # type: ignore[override]
-        return self._first.standardisation
+        return _part(self.members.standardisation, 0)
 
     @property
     def calibration(self) -> Any:
         """One for all: it is the mean that has to be calibrated."""
-        return self._first.calibration
+        return _part(self.members.calibration, 0)
 
     @property
     def input_weight(self) -> Float[Array, "member input units"]:
@@ -113,7 +113,7 @@ class Ensemble(SafetyModel):
         return eqx.filter_vmap(lambda member, own: member.features(own))(self.members, memory).reshape(-1)
 
     def member(self, index: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.members)
+        return _part(self.members, index)
 
     @property
     def _first(self) -> Any:
@@ -128,6 +128,10 @@ class Ensemble(SafetyModel):
 
     def _mean_log(self, logs: Float[Array, "member *shape"]) -> Float[Array, "*shape"]:
         return jax.nn.logsumexp(logs, axis=0) - jnp.log(jnp.asarray(self.size, logs.dtype))
+
+
+def _part(stack: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, stack)
 
 
 def members_of(model: SafetyModel) -> list[Any]:

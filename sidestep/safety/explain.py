@@ -8,11 +8,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sidestep.model import Trajectory
-from sidestep.safety.base import SafetyModel
+from sidestep.run_once import run_once
+from sidestep.safety.base import SafetyModel, predict
 
 LISTED = 5  # steps named in words
 
 
+@run_once
 def blame(
     model: SafetyModel,
     states: Float[Array, "*batch time state"],
@@ -51,7 +53,7 @@ class Explanation:
 def explanation(model: SafetyModel, one: Trajectory, categories: tuple[str, ...]) -> Explanation:
     """Of a batch of one; about the likeliest category, or about the mildest side effect where that is the best one."""
     parts = (one.states[0], one.actions[0], jnp.asarray(one.length)[0])
-    probabilities = np.exp(np.asarray(model.log_probabilities(*parts)))
+    probabilities = predict(model, one)[0]
     severity = max(int(probabilities.argmax()), 1)
     steps = int(one.length[0])
     shares = np.asarray(blame(model, *parts, severity))[:steps]

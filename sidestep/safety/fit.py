@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sidestep.beside import each
 from sidestep.errors import InputError
 from sidestep.model import Trajectory
+from sidestep.run_once import run_once
 from sidestep.safety.base import (
     SafetyModel,
     Standardisation,
@@ -118,7 +119,7 @@ def fit(
     before = after = None
     if held is not None:
         truth = categories[held_rows]
-        evidence = evidence_of(model, trajectory[held_rows])
+        evidence = evidence_of(model, trajectory[held_rows], held_room)
         before = scores(probabilities_of(model, evidence, len(truth)), truth)
         if config.calibrate:
             model = calibrate(model, evidence, truth)
@@ -307,4 +308,4 @@ def _run(
 
 
 _advance = eqx.filter_jit(_run)
-_start_members = eqx.filter_vmap(_start, in_axes=(eqx.if_array(0), None))
+_start_members = run_once(eqx.filter_vmap(_start, in_axes=(eqx.if_array(0), None)))

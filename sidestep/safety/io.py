@@ -9,6 +9,7 @@ import jax
 
 from sidestep.constraints import Scale
 from sidestep.errors import InputError
+from sidestep.run_once import run_once
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble
@@ -31,7 +32,7 @@ def make_safety(
     return _fresh(kind, (state_size, action_size, categories), members, config, key)
 
 
-@eqx.filter_jit  # one program instead of one for each little array
+@run_once  # one program instead of one for each little array
 def _fresh(kind: str, sizes: tuple[int, int, int], members: int, config: dict[str, Any], key: jax.Array) -> SafetyModel:
     def make(key: jax.Array) -> SafetyModel:
         return KINDS[kind](*sizes, key=key, **config)
