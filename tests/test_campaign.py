@@ -76,7 +76,7 @@ class TestTableRungs:
         sizes = self.model.spec.state.size, self.model.spec.action.size, 2
         safety = make_safety("share", *sizes, key=jax.random.key(1), members=2, hidden=(16,))
         ladder = TableRungs(self.model, self.constraints, jax.random.key(0))
-        rows = ladder.advance(0, safety, np.array(tolerances)[:, None])
+        rows = ladder.advance(0, safety, np.array(tolerances)[:, None], lost=False)
         least = PairHazards(self.model, self.constraints, safety).least()
         costs = np.array([row["mean_costs"][0] for row in rows])
         return ladder, safety, rows, costs, ladder._predicted(np.stack([least] * 4), safety)[0]["mean_costs"][0]

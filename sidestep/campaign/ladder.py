@@ -66,6 +66,11 @@ def best_of(
     """For every rung the policy to go on from: the highest return where planning can still mend the cost."""
     picks = []
     for tolerance in tolerances:
-        excess = np.max(np.maximum(costs - 3.0 * np.maximum(tolerance, 0.02)[None, :], 0.0), axis=1)
+        excess = np.max(np.maximum(costs - mendable(tolerance)[None, :], 0.0), axis=1)
         picks.append(np.lexsort((-returns, excess))[0])
     return np.array(picks)
+
+
+def mendable(tolerances: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """The cost up to which planning is expected to mend a policy, and above which it has lost its way."""
+    return 3.0 * np.maximum(tolerances, 0.02)

@@ -58,11 +58,18 @@ class Rungs(Protocol):
         """Compile in the background what will be needed."""
         ...
 
-    def advance(self, number: int, safety: Any, tolerances: Float[np.ndarray, "rung constraint"]) -> list[Row]:
-        """Plan round `number` against the refitted safety model; a row of figures a rung."""
+    def advance(
+        self, number: int, safety: Any, tolerances: Float[np.ndarray, "rung constraint"], lost: bool
+    ) -> list[Row]:
+        """Plan round `number` against the refitted safety model; a row of figures a rung.
+
+        `lost`: the round before ended far above a tolerance.
+        """
         ...
 
-    def polish(self, safety: Any, tolerances: Float[np.ndarray, "rung constraint"]) -> Iterator[tuple[list[Row], Any]]:
+    def polish(
+        self, safety: Any, tolerances: Float[np.ndarray, "rung constraint"], lost: bool
+    ) -> Iterator[tuple[list[Row], Any]]:
         """The last planning, against the final safety model: at every test, rows and the stack of policies."""
         ...
 
@@ -108,19 +115,21 @@ class GradientRungs:
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
-    def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
+    def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
         self.planner.refitted(safety)
-        learners = self._climbed(number, tolerances)
+        learners = self._climbed(number, tolerances, lost)
         state = PlannerState(learners, learners.policy, jnp.full(RUNGS, -jnp.inf, float))
         state, rows = self.planner.advance(state)
         self.state = state.learners
         return rows
 
-    def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
+    def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
+        self.planner.refitted(safety)
         self.polisher.refitted(safety)
-        learners = self._remembering(self.state, safety, tolerances)
+        before = self._climbed(self.rounds, tolerances, lost) if lost else self.state
+        learners = self._remembering(before, safety, tolerances)
         state = PlannerState(learners, learners.policy, jnp.full(RUNGS, -jnp.inf, float))
         for state, rows in self.polisher.run(state):  # noqa: B020 (each state follows from the one before)
             yield rows, state.learners.policy
@@ -144,15 +153,19 @@ class GradientRungs:
     def noisy(self, noise: float) -> Any:
         return replace(self.policies, log_std=jnp.full_like(self.policies.log_std, jnp.log(noise)))
 
-    def _climbed(self, number: int, tolerances: np.ndarray) -> Any:
-        """The rungs' learners: each goes on from the best policy for its tolerance, freshly searched or old."""
+    def _climbed(self, number: int, tolerances: np.ndarray, lost: bool) -> Any:
+        """The rungs' learners: each goes on from the best policy for its tolerance, freshly searched or old.
+
+        Where a safety model sees nothing but harm its gradient leads nowhere, and a policy that got there stays: then
+        the search, which needs no gradient, is due again.
+        """
         learners = [self.state] if number else []
-        if number < self.searching_rounds:
+        if number < self.searching_rounds or lost:
             keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
             fresh = self.planner.start(keys, tolerances=tolerances).learners
             learners.append(replace(fresh, epoch=jnp.full_like(fresh.epoch, number * self.config.test_every)))
         stacked = learners[0]
-        if number <= self.rounds // 2:
+        if number <= self.rounds // 2 or lost:
             tests = [self.planner.test(group)["mean"] for group in learners]
             returns = np.concatenate([np.asarray(test["return"]) for test in tests])
             costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
@@ -186,7 +199,7 @@ class TableRungs:
     def prepare(self) -> None:
         """An optimum compiles little."""
 
-    def advance(self, number: int, safety: Any, tolerances: np.ndarray) -> list[Row]:
+    def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
         policies, rows = self._ladder(safety, tolerances)
         self.state = jnp.asarray(policies, float)
         return [
@@ -241,9 +254,9 @@ class TableRungs:
     def _predicted(self, policies: np.ndarray, safety: Any) -> list[Row]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
-    def polish(self, safety: Any, tolerances: np.ndarray) -> Iterator[tuple[list[Row], Any]]:
+    def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
         """An optimum needs no polish."""
-        yield self.advance(0, safety, tolerances), self.policies
+        yield self.advance(0, safety, tolerances, lost), self.policies
 
     def noisy(self, noise: float) -> Any:
         uniform = 1.0 / self.state.shape[-1]

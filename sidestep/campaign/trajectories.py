@@ -21,7 +21,7 @@ from sidestep.answers import load_policy, save_policy
 from sidestep.campaign.audit import Auditor, audited, costly_of
 from sidestep.campaign.candidates import Candidate, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.ladder import RUNGS, certifiable_costs, rungs
+from sidestep.campaign.ladder import RUNGS, certifiable_costs, mendable, rungs
 from sidestep.campaign.questions import first_questions, plain_rollouts, round_questions
 from sidestep.campaign.rungs import GradientRungs, Rungs, TableRungs
 from sidestep.campaign.waiting import Show, Waiting, campaign_key
@@ -129,7 +129,7 @@ class Campaign:
         began = time.perf_counter()
         known, report, tolerances, gap = self._learn(number)
         self.show("planning", {"round": number})
-        rows = self.rungs.advance(number, self.safety, tolerances)
+        rows = self.rungs.advance(number, self.safety, tolerances, self._lost())
         self._log(number, rows)
         for rung in range(RUNGS):
             self._keep(_round_file(number, rung), _of(self.rungs.policies, rung))
@@ -160,7 +160,7 @@ class Campaign:
         self.notes["candidates"] = []
         for earlier in range(number):
             self._reconsider(earlier)
-        for rows, policies in self.rungs.polish(self.safety, tolerances):
+        for rows, policies in self.rungs.polish(self.safety, tolerances, self._lost()):
             self.show("polishing", {"epoch": rows[0]["epoch"]})
             self._log(number, rows)
             for rung, row in enumerate(rows):
@@ -259,6 +259,11 @@ class Campaign:
         tolerances = rungs(self.constraints, self.aims, number / self.config.rounds, gap)
         self.notes["varied"] = varied(self.constraints, categories)
         return known, report, tolerances if self.notes["varied"] else np.ones_like(tolerances), gap
+
+    def _lost(self) -> bool:
+        """Whether the last round could not bring a rung near its tolerance."""
+        rungs = self.notes["rounds"][-1]["rungs"] if self.notes["rounds"] else []
+        return any(np.any(rung["costs"] > mendable(np.array(rung["tolerance"]))) for rung in rungs)
 
     def _log(self, number: int, rows: list[dict[str, Any]]) -> None:
         self.run.append_metrics([{"round": number, **row} for row in rows])
