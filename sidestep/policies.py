@@ -214,6 +214,10 @@ class NetworkPolicy(Policy):
         pieces = self._pieces(self.net(observation))
         return sum((head.entropy(outputs, log_std) for head, outputs, log_std in pieces), jnp.zeros(()))
 
+    def outputs(self, states: Float[Array, "batch state"]) -> Float[Array, "batch outputs"]:
+        """What the network says in each of these states; for a policy that sees the state alone."""
+        return jax.vmap(lambda state: self.net(self.observer(state, jnp.zeros(()), None)))(states)
+
     def mean(self) -> "NetworkPolicy":
         """The same policy without its noise."""
         return NetworkPolicy(self.net, self.log_std, self.observer, self.model, self.heads, sampled=False)

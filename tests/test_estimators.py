@@ -17,8 +17,10 @@ from sidestep.planning.estimators import pathwise, score_function
 from sidestep.planning.exact import all_pairs, cost_tables, evaluate, exact_gradients
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.ppo import real_first
+from sidestep.planning.prices import pair_prices, trajectories
 from sidestep.planning.problem import Problem
-from sidestep.planning.tabular import Walks, log_policy, pair_prices, table_batch, through_model, trajectories, walk
+from sidestep.planning.tabular import table_batch
+from sidestep.planning.walks import Walks, log_policy, through_model, walk
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 

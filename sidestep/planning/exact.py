@@ -114,7 +114,7 @@ def exact_gradients(
 
     def table(learned):
         policy, _ = eqx.combine(learned, rest)
-        return jax.vmap(lambda state: policy.net(policy.observer(state, jnp.zeros(()), None)))(encoding)
+        return policy.outputs(encoding)
 
     logits, pullback = jax.vjp(table, learned)
     policy, log_policy = jax.nn.softmax(logits), jax.nn.log_softmax(logits)

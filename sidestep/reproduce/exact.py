@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -107,8 +106,7 @@ def over_horizon(
 def policy_table(model: Any, policy: NetworkPolicy, *, sampled: bool) -> np.ndarray:
     """The probabilities (N, A) of a network policy that sees the state alone, or its likeliest actions."""
     encoding = jnp.asarray(finite_part(model).encoding, policy.observer.mean.dtype)
-    outputs = jax.vmap(lambda state: policy.net(policy.observer(state, jnp.zeros(()), None)))(encoding)
-    logits = np.asarray(outputs, np.float64)
+    logits = np.asarray(policy.outputs(encoding), np.float64)
     if not sampled:
         return np.eye(logits.shape[1])[logits.argmax(axis=1)]
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
