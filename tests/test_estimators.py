@@ -92,15 +92,16 @@ def _double(tree):
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float64) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
-@pytest.fixture(scope="module")
-def estimates():
+@pytest.fixture(scope="module", params=["probability", "log"])
+def estimates(request):
     """Gradients of the cost of one constraint, many batches each: (batch, parameter) by pathwise and by score."""
     learner, problem = learner_and_problem()
+    config = replace(SMALL, constraint_form=request.param)
 
     @jax.jit
     def both(key):
-        gradients, trajectory, traced, costs = pathwise(problem, SMALL, learner, jax.random.split(key, BATCH))
-        scores = score_function(problem, SMALL, learner, trajectory, traced, costs)
+        gradients, trajectory, traced, costs = pathwise(problem, config, learner, jax.random.split(key, BATCH))
+        scores = score_function(problem, config, learner, trajectory, traced, costs)
         return flat(gradients)[1], flat(scores)[0]
 
     return jax.lax.map(both, jax.random.split(jax.random.key(5), BATCHES))

@@ -14,6 +14,9 @@ import pytest
 
 import sidestep
 from sidestep.beside import each
+from sidestep.campaign.config import POLISH_TEST
+from sidestep.campaign.ladder import RUNGS, mendable
+from sidestep.campaign.rungs import GradientRungs
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
@@ -134,6 +137,31 @@ def test_ppo_with_the_score_function_learns(walk_safety):
     found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
     assert found.history[-1]["mean_return"] > -90, "a policy that stays at the start earns -104"
     assert found.history[-1]["train_multipliers"][0] > 0
+
+
+def test_the_default_for_models_without_derivatives_begins_safe_and_stays_so(walk_safety):
+    small = {"epochs": 80, "test_every": 40, "batch": 32, "test_batch": 64, "widths": (16,), "search_population": 256}
+    config = replace(preset("default", gradient="none"), **small)
+    found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
+    assert found.feasible, found.diagnosis
+    assert found.history[-1]["mean_costs"][0] < 0.1
+    assert found.history[-1]["mean_return"] > -90, "staying at the start, which is safe, earns -104"
+
+
+def test_a_ladder_that_is_lost_searches_again(walk_safety):
+    constraints = parse_constraints(["dry>=0.9"], SCALE)
+    keys = jax.random.key(6)
+    ladder = GradientRungs(Walk(), constraints, SMALL, walk_safety, keys, 4, 1, POLISH_TEST, None)
+    free = np.ones((RUNGS, 1))
+    wet = [row["mean_costs"][0] for row in ladder.advance(0, walk_safety, free, lost=False)]
+    assert min(wet) > 0.5, "nothing holds these policies back"
+    tolerances = np.full((RUNGS, 1), 0.05)
+    costs = {
+        lost: np.asarray(ladder.planner.test(ladder._climbed(3, tolerances, lost))["mean"]["costs"])
+        for lost in (False, True)
+    }
+    assert costs[False].min() > 0.5, "without a search they go on from where they are"
+    assert costs[True].max() <= mendable(tolerances).max(), "with one, from where planning can mend"
 
 
 def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety):

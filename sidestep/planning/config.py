@@ -15,7 +15,7 @@ class PlanConfig:
     constraint_gradient: Literal["pathwise", "score", "exact", "none"] = "pathwise"
     """Through the model (MBGE); by the score function (MFGE); exact on finite models; or no constraint at all."""
     constraint_form: Literal["probability", "log"] = "log"
-    """Differentiate E[C] itself, or E[-log(1 - C)], which does not vanish where a classifier saturates."""
+    """Differentiate E[C] itself, or E[-log(1 - C)], which does not vanish where a safety model is sure of harm."""
     log_cap: float = 5.0
     """Where -log(1 - C) of one trajectory begins to be damped: hopeless ones must not drown the others."""
 
@@ -31,7 +31,7 @@ class PlanConfig:
     """Largest norm of the gradient."""
     balance: bool = True
     """Measure the reward's gradient in units of its running norm and each constraint's in units of the largest that it
-    had, so that multipliers mean the same on every model."""
+    had, so that multipliers mean the same on every model; beside PPO they are in deviations of the return."""
     divide_by_multipliers: bool = True
     """Divide the loss by 1 + sum of multipliers."""
     discount_training: bool = False
@@ -80,7 +80,7 @@ class PlanConfig:
     """Passes over the batch an epoch."""
     ppo_joint: bool = False
     """Descend the constraints' gradients in every minibatch beside PPO's (eq. 8 of the paper), with multipliers in
-    units of reward; else in one step of their own before PPO (the paper's code)."""
+    units of reward (see --balance); else in one step of their own before PPO (the paper's code)."""
     constraint_clip: float = 0.5
     """Largest norm of the constraints' gradients beside PPO's: their peaks must not undo what was learned."""
     gae: float = 1.0
@@ -217,6 +217,27 @@ _PAPER_GRID_TRAJECTORIES = replace(
     margin=0.6,
     entropy=0.3,
 )
+# Models without derivatives: the search needs none, and from where it leads PPO and the score function go on. Both in
+# every minibatch, or the reward leaves what is safe before the constraint is heard.
+_MODEL_FREE = replace(
+    _PAPER,
+    constraint_gradient="score",
+    constraint_form="log",
+    ppo_joint=True,
+    balance=True,
+    divide_by_multipliers=False,
+    constraint_clip=1.0,
+    multiplier="relative",
+    multiplier_start=2.0,
+    multiplier_rate=0.03,
+    multiplier_min=0.5,  # a policy that nothing holds back goes over the edge, and the score function is slow to return
+    multiplier_max=100.0,
+    observe="clock",
+    noise_start=0.3,
+    search_rounds=PlanConfig.search_rounds,
+    epochs=2000,
+    margin=PlanConfig.margin,
+)
 PRESETS = ("default", "gradient", "paper", "paper-mfge", "ppo")
 
 
@@ -248,17 +269,16 @@ def preset(
                 search_rounds=0,
                 least_chance=0.15,
             )
-        if gradient == "none":
-            settings = replace(_PAPER, constraint_gradient="score", multiplier="projected", observe="clock")
-            return replace(settings, epochs=2000, margin=PlanConfig.margin)
-        return PlanConfig()
+        return _MODEL_FREE if gradient == "none" else PlanConfig()
     grid = (_PAPER_DRIVING if family == "driving" else _PAPER_GRID) if summed else _PAPER_GRID_TRAJECTORIES
     if name == "ppo":
         return replace(grid if finite else _PAPER, constraint_gradient="none")
     if name in ("paper", "paper-mfge"):
         continuous = _PAPER_HVAC if family == "hvac" else _PAPER_CONTINUOUS
         settings = grid if finite else continuous
-        return replace(settings, constraint_gradient="pathwise" if name == "paper" else "score")
+        if name == "paper":
+            return settings
+        return replace(settings, constraint_gradient="score", constraint_form="probability")
     raise InputError(f"expected one of {', '.join(PRESETS)}", place=f"--method {name}")
 
 

@@ -67,9 +67,17 @@ def score_function(
     trajectories.
 
     grad_theta E[C_i] = E[ (C_i(tau) - d_i) * sum_t grad_theta log pi_theta(a_t | s_t) ]
+
+    Where all trajectories cost the same that says nothing; with the form `log`, -log(1 - C_i) above its mean stands in
+    place of C_i - d_i, and tells the bad from the hopeless.
     """
     learned, rest = split(learner.policy, learner.value, config)
-    advantage = jax.lax.stop_gradient(costs - jnp.asarray(problem.tolerances)[None, :])
+    if config.constraint_form == "log":
+        surrogates = problem.surrogate(trajectory, "log", config.log_cap)
+        advantage = surrogates - jnp.mean(surrogates, axis=0, keepdims=True)
+    else:
+        advantage = costs - jnp.asarray(problem.tolerances)[None, :]
+    advantage = jax.lax.stop_gradient(advantage)
 
     def weighted_likelihood(learned):
         policy, _ = eqx.combine(learned, rest)

@@ -42,8 +42,9 @@ def ppo_steps(
 ) -> tuple[Learner, dict[str, Array]]:
     """Pass over the batch in minibatches of real steps; finished trajectories cost nothing.
 
-    `beside` is a gradient in units of return. PPO's is one in units of the advantages' deviation, and a mean over steps
-    where the return is a sum; in these units `beside`, clipped on its own, is added in every minibatch.
+    `beside` is a gradient in units of return, or of the return's deviation (`PlanConfig.balance`). PPO's is one in
+    units of the advantages' deviation, and a mean over steps where the return is a sum; in these units `beside`,
+    clipped on its own, is added in every minibatch.
     """
     mask = batch.mask
     values, log_probs = batch.evaluate(learner)
@@ -61,7 +62,8 @@ def ppo_steps(
     if config.entropy_in_reward:
         entropy_weight = entropy_weight / unit
     if beside is not None:
-        beside = jax.tree.map(lambda leaf: leaf / (unit * jnp.sum(mask) / len(mask)), beside)
+        price = deviation if config.balance else unit
+        beside = jax.tree.map(lambda leaf: leaf / (price * jnp.sum(mask) / len(mask)), beside)
         beside, _ = optax.clip_by_global_norm(config.constraint_clip).update(beside, optax.EmptyState())
 
     def one_pass(carry, pass_key):

@@ -61,14 +61,16 @@ def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyA
 def _explore(
     problem: Problem, config: PlanConfig, tolerances: Array, key: PRNGKeyArray
 ) -> Float[Array, "elite time action"]:
-    """The best sequences of many explorers, judged by return first, since the way round is rare and safety is dear."""
+    """The best sequences of many explorers: of those with the highest return, since the way round is rare, and of any
+    others, since what earns most may be harmful altogether."""
 
     def one(key):
         keys = jax.random.split(key, config.search_population)
         policy = ExploringPolicy(problem.model)
         found, shares = rollout_batch(problem.model, policy, keys, trace=lambda memory: memory["action"])
-        best = jnp.argsort(-found.returns())[: config.search_population // EXPLORATIONS]
-        return jax.tree.map(lambda leaf: leaf[best], (found, shares))
+        half = config.search_population // EXPLORATIONS // 2
+        chosen = jnp.concatenate([jnp.argsort(-found.returns())[:half], jnp.arange(half)])
+        return jax.tree.map(lambda leaf: leaf[chosen], (found, shares))
 
     kept = jax.lax.map(one, jax.random.split(key, EXPLORATIONS))
     found, shares = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
