@@ -1,5 +1,6 @@
 """Using what a run found: `sidestep.load("runs/x")` gives the policy, the safety model and a monitor."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,13 @@ class Actor:
 
     def __init__(self, policy: NetworkPolicy | TabularPolicy) -> None:
         self.policy = policy
-        self._act = jax.jit(lambda state, clock, memory, key: policy.act(state, clock, memory, key))
-        self._act_batch = jax.jit(jax.vmap(policy.act, in_axes=(0, None, 0, 0)))
+
+        def act(state, clock, memory, key):
+            action, memory = policy.act(state, clock, memory, key)
+            return jnp.clip(action, *policy.model.action_bounds(state)), memory  # as a rollout does
+
+        self._act = jax.jit(act)
+        self._act_batch = jax.jit(jax.vmap(act, in_axes=(0, None, 0, 0)))
         self.restart()
 
     def restart(self) -> None:
@@ -138,8 +144,9 @@ class Answer:
             raise InputError("this run has no policy yet; go on with `sidestep resume`", place=str(self.run.path))
         return load_policy(file, model, self.safety).mean()
 
-    @property
+    @cached_property
     def policy(self) -> Actor:
+        """The same one every time, since it keeps its clock and memory."""
         return Actor(self.policy_of(self.model))
 
     def monitor(self, threshold: float = 0.05) -> Monitor:

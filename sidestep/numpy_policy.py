@@ -83,7 +83,7 @@ class NumpyPolicy:
                 (low[:, entry : entry + size], high[:, entry : entry + size]),
             )
             pieces.append(
-                _real(out, *bounds, head["squash"]) if head["kind"] == "real" else _choice(out, bounds[0], head)
+                _real(out, *bounds, head["squash"]) if head["kind"] == "real" else _choice(out, *bounds, head)
             )
             start, entry = start + count, entry + size
         return np.concatenate(pieces, axis=1)
@@ -98,12 +98,12 @@ def _real(mean: np.ndarray, low: np.ndarray, high: np.ndarray, squash: str) -> n
     return np.where(bounded, half * (low + high) + half * (high - low) * share, mean)
 
 
-def _choice(logits: np.ndarray, low: np.ndarray, head: dict[str, Any]) -> np.ndarray:
+def _choice(logits: np.ndarray, low: np.ndarray, high: np.ndarray, head: dict[str, Any]) -> np.ndarray:
     """The likeliest of the options: as a one-hot vector, or as a whole number counted from the lower bound."""
     index = logits.reshape(len(logits), -1, head["options"]).argmax(axis=2)
     if head["kind"] == "one-hot":
         return np.eye(head["options"], dtype=np.float32)[index[:, 0]]
-    return low + index.astype(np.float32)
+    return np.minimum(low + index.astype(np.float32), high)
 
 
 class Memory:

@@ -145,6 +145,9 @@ def test_labels_of_one_side_alone_teach_nothing():
     assert not varied(NONE, severe)
     assert not varied(NONE, np.concatenate([severe, none[:3]]))
     assert varied(NONE, np.concatenate([severe, none]))
+    two = parse_constraints(["none>=0.9", "severe<=0.02"], Scale())
+    mild = np.concatenate([np.ones(40, int), none, severe[:2]])
+    assert varied(two, mild).tolist() == [True, False], "that nothing is severe switches off that constraint alone"
 
 
 class TestOptions:

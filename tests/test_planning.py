@@ -23,7 +23,8 @@ from sidestep.errors import InputError
 from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
 from sidestep.models.grids import Driving
-from sidestep.planning.config import PRESETS, PlanConfig, preset
+from sidestep.planning.config import PRESETS, PlanConfig, preset, preset_for
+from sidestep.planning.flat import flat_reward
 from sidestep.planning.learner import Learner, balanced, split
 from sidestep.planning.multipliers import Multipliers
 from sidestep.planning.plan import LEEWAY, Planner, plan
@@ -146,6 +147,21 @@ def test_the_default_for_models_without_derivatives_begins_safe_and_stays_so(wal
     assert found.feasible, found.diagnosis
     assert found.history[-1]["mean_costs"][0] < 0.1
     assert found.history[-1]["mean_return"] > -90, "staying at the start, which is safe, earns -104"
+
+
+class Stairs(Walk):
+    """The same walk, paid by the number of stairs that it has climbed."""
+
+    def step(self, state, action, key):
+        following, reward, done = super().step(state, action, key)
+        return following, jnp.floor(reward), done
+
+
+def test_a_reward_made_of_steps_is_planned_without_derivatives():
+    assert not flat_reward(Walk())
+    assert flat_reward(Stairs())
+    assert preset_for(Walk(), "default").reward_gradient == "pathwise"
+    assert preset_for(Stairs(), "default").reward_gradient == "ppo"
 
 
 def test_a_ladder_that_is_lost_searches_again(walk_safety):
@@ -331,6 +347,7 @@ def test_a_killed_run_resumes_bit_for_bit_and_is_used_by_its_path_alone(safety_f
 
     answer = sidestep.load(broken)
     actor = answer.policy
+    assert answer.policy is actor, "with its clock and memory, however it is spelled"
     one = actor.act(np.array([1.0, 1.0]))
     actor.restart()
     np.testing.assert_allclose(actor.act(np.ones((5, 2))), np.broadcast_to(one, (5, 2)), rtol=1e-6)

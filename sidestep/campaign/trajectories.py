@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Bool
 
 from sidestep.answers import load_policy, save_policy
 from sidestep.campaign.audit import Auditor, audited, costly_of
@@ -93,7 +94,7 @@ class Campaign:
             "stage": "explore",
             "round": 0,
             "asked": [],  # groups of questions: ids, and whose plain rollouts they are
-            "varied": False,  # whether the last fit knew enough of either side of every constraint
+            "varied": False,  # whether the last fit knew enough of either side of a constraint
             "gaps": [],  # (costly, predicted) of groups of labels
             "candidates": [],
             "rounds": [],
@@ -257,8 +258,9 @@ class Campaign:
         self.safety, report = fit(start, known, categories, config, key, room=self.config.labels)
         gap = optimism(self.notes["gaps"][-RECENT:])
         tolerances = rungs(self.constraints, self.aims, number / self.config.rounds, gap)
-        self.notes["varied"] = varied(self.constraints, categories)
-        return known, report, tolerances if self.notes["varied"] else np.ones_like(tolerances), gap
+        both_sides = varied(self.constraints, categories)
+        self.notes["varied"] = bool(both_sides.any())
+        return known, report, np.where(both_sides[None, :], tolerances, 1.0), gap
 
     def _lost(self) -> bool:
         """Whether the last round could not bring a rung near its tolerance."""
@@ -391,8 +393,8 @@ def _round_file(number: int, rung: int) -> str:
     return f"round-{number}-rung-{rung}.safetensors"
 
 
-def varied(constraints: Sequence[Constraint], categories: np.ndarray) -> bool:
-    """Whether labels show both sides of every constraint. Of one side alone nothing can be learned, and who learned
-    from it is too sure of itself to learn more: then plans go without constraint, and the next fit begins anew."""
+def varied(constraints: Sequence[Constraint], categories: np.ndarray) -> Bool[np.ndarray, " constraint"]:
+    """Of which constraints labels show both sides. Of one side alone nothing can be learned, so plans go without the
+    constraint; and who learned from one side only is too sure of itself to learn more, so the next fit begins anew."""
     costly = cost_matrix(constraints)[:, categories].sum(axis=1)
-    return bool(np.all(np.minimum(costly, len(categories) - costly) >= FEW))
+    return np.minimum(costly, len(categories) - costly) >= FEW

@@ -284,5 +284,10 @@ def preset(
 
 def preset_for(model: Any, name: str, *, summed: bool = True) -> PlanConfig:
     """The settings of this name for this model; `summed` as in `preset`."""
-    spec = model.spec
-    return preset(name, family=spec.family, finite=hasattr(model, "finite"), gradient=spec.gradient, summed=summed)
+    spec, finite = model.spec, hasattr(model, "finite")
+    gradient = spec.gradient
+    if name in ("default", "gradient") and not finite and gradient != "none":
+        from sidestep.planning.flat import flat_reward
+
+        gradient = "none" if flat_reward(model) else gradient
+    return preset(name, family=spec.family, finite=finite, gradient=gradient, summed=summed)
