@@ -14,7 +14,7 @@ from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import best_of, certifiable, certifiable_costs, rungs
 from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.rungs import TESTS, PairHazards, TableRungs
-from sidestep.campaign.trajectories import Campaign, varied
+from sidestep.campaign.trajectories import Campaign, best_harmless, varied
 from sidestep.campaign.waiting import Waiting
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
@@ -22,7 +22,7 @@ from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
-from sidestep.model import rollout
+from sidestep.model import Trajectory, rollout
 from sidestep.models import load_model
 from sidestep.models.grids import Driving
 from sidestep.planning.config import PlanConfig
@@ -138,6 +138,14 @@ class TestCandidates:
         assert optimism([]) == 1.0
         assert optimism([(2.0, 1.0)]) < 1.2 < optimism([(40.0, 20.0)]) < 2.0
         assert optimism([(0.0, 30.0)]) == 1.0
+
+
+def test_what_harmless_trajectories_earned_is_known():
+    rewards = np.arange(40.0)[:, None] * np.array([[1.0, 0.0]])
+    known = Trajectory(np.zeros((40, 2, 1)), np.zeros((40, 2, 1)), rewards, np.ones(40, int))
+    categories = np.where(np.arange(40) < 25, 0, 2)
+    assert best_harmless(NONE, known, categories) == pytest.approx(np.arange(15.0, 25.0).mean())
+    assert best_harmless(NONE, known, np.full(40, 2)) is None, "of none that is harmless nothing is known"
 
 
 def test_labels_of_one_side_alone_teach_nothing():

@@ -237,6 +237,7 @@ class Campaign:
         self._keep("policy.safetensors", self.policy_of(index))
         self.run.write_json("audits.json", self.notes["audits"])
         result |= {"labels_used": self.labels_used, "seconds": self.notes["seconds"], "seed": self.seed}
+        result["harmless_return"] = best_harmless(self.constraints, *self._labelled())
         return result | {"candidate": self.notes["candidates"][index]}
 
     def _learn(self, number: int) -> tuple[Trajectory, Any, np.ndarray, float]:
@@ -391,6 +392,13 @@ def _of(policies: Any, rung: int) -> Any:
 
 def _round_file(number: int, rung: int) -> str:
     return f"round-{number}-rung-{rung}.safetensors"
+
+
+def best_harmless(constraints: Sequence[Constraint], known: Trajectory, categories: np.ndarray) -> float | None:
+    """What the best labelled trajectories that cost nothing earned, in the mean: what a policy may hope for."""
+    free = cost_matrix(constraints)[:, categories].sum(axis=0) == 0
+    earned = np.where(np.asarray(known.mask), np.asarray(known.rewards), 0.0).sum(axis=1)[free]
+    return float(np.sort(earned)[-FEW:].mean()) if len(earned) >= FEW else None
 
 
 def varied(constraints: Sequence[Constraint], categories: np.ndarray) -> Bool[np.ndarray, " constraint"]:

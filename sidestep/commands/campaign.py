@@ -105,6 +105,13 @@ def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
         f"{result['seconds']:.0f} s",
         highlight=False,
     )
+    hoped = result.get("harmless_return")
+    if hoped is not None and result["return"]["mean"] + 2.0 * result["return"]["std"] < hoped:
+        console.print(
+            f"  but harmless trajectories among the labels earned {hoped:.6g}: this policy is not the best there is; "
+            "try another --seed, more --labels or more --rounds",
+            highlight=False,
+        )
     console.print(f"open {report.resolve()}", soft_wrap=True, highlight=False)
 
 
