@@ -90,12 +90,14 @@ class NumpyPolicy:
 
 
 def _real(mean: np.ndarray, low: np.ndarray, high: np.ndarray, squash: str) -> np.ndarray:
-    """middle + half range * squash(mean) where both bounds are finite, the mean itself elsewhere."""
+    """middle + half range * squash(mean) where both bounds are finite; elsewhere the mean itself, kept in its bound."""
+    bounds = low, high
     bounded = np.isfinite(low) & np.isfinite(high)
     low, high = np.where(bounded, low, np.float32(-1.0)), np.where(bounded, high, np.float32(1.0))
     share = np.tanh(mean) if squash == "tanh" else np.clip(mean, -1.0, 1.0)
     half = np.float32(0.5)
-    return np.where(bounded, half * (low + high) + half * (high - low) * share, mean)
+    placed = np.where(bounded, half * (low + high) + half * (high - low) * share, mean)
+    return np.clip(placed, *bounds)
 
 
 def _choice(logits: np.ndarray, low: np.ndarray, high: np.ndarray, head: dict[str, Any]) -> np.ndarray:
