@@ -23,6 +23,7 @@ from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.runs import LABELS, Run
 
 DEFAULT_BOUND = 0.95  # of the best category, where the user asks for nothing else
+LUCK = 4.0  # deviations by which the best of many labelled trajectories may exceed a good policy's mean
 
 
 def begin(
@@ -106,7 +107,7 @@ def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
         highlight=False,
     )
     hoped = result.get("harmless_return")
-    if hoped is not None and result["return"]["mean"] + 2.0 * result["return"]["std"] < hoped:
+    if hoped is not None and result["return"]["mean"] + LUCK * result["return"]["std"] < hoped:
         console.print(
             f"  but harmless trajectories among the labels earned {hoped:.6g}: this policy is not the best there is; "
             "try another --seed, more --labels or more --rounds",
