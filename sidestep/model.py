@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from sidestep.compiling import run_seldom
 from sidestep.errors import InputError
 
 Kind = Literal["real", "int", "bool", "one-hot"]
@@ -321,7 +322,7 @@ def _scan_until_done(body: Callable, carry: Any, steps: int) -> Any:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:steps], stacked)
 
 
-@eqx.filter_jit
+@run_seldom
 def rollout(model: Model, policy: Policy, key: PRNGKeyArray, batch: int, horizon: int | None = None) -> Trajectory:
     """`batch` trajectories of `policy` in `model`, as one compiled program.
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from sidestep.campaign.ladder import RUNGS
 from sidestep.campaign.rungs import Rungs
+from sidestep.compiling import run_once
 from sidestep.labels.collect import explore, explorers
 from sidestep.labels.select import How, choose, spread
 from sidestep.model import Model, Trajectory, rollout
 from sidestep.planning.diversity import elites
-from sidestep.run_once import run_once
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the rungs' policies
 POOL = 150  # trajectories a rung among which the others are chosen

@@ -100,7 +100,7 @@ class GradientRungs:
         label: Any,
     ) -> None:
         self.config, self.rounds, self.searching_rounds = config, rounds, searching_rounds
-        self.planner = Planner(model, safety, constraints, config, label)
+        self.planner = Planner(model, safety, constraints, config, label, brief=True)
         last = replace(config, **POLISH, epochs=polish, test_every=POLISH_TEST)
         self.polisher = Planner(model, safety, constraints, last, label)
         self.keys = jax.random.split(key, RUNGS)

@@ -6,11 +6,11 @@ trajectory has been, and keeps the best sequence that ended up in it. Labels of 
 are worth taking are harmless.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sidestep.compiling import run_seldom
 from sidestep.model import Model, Trajectory, rollout_batch
 from sidestep.planning.search import SequencePolicy, mutated
 
@@ -20,7 +20,7 @@ SPREADS = (0.3, 0.05)  # of mutations, in the first and the last generation
 MOMENTS = (0.25, 0.5, 0.75, 1.0)  # of a trajectory at which its place is read
 
 
-@eqx.filter_jit
+@run_seldom
 def elites(
     model: Model, niches: int, found: Trajectory, shares: Float[Array, "batch time action"], key: PRNGKeyArray
 ) -> Trajectory:

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from sidestep.compiling import run_once
 from sidestep.model import Model, sample_uniform_action
-from sidestep.run_once import run_once
 
 PROBES, STEPS = 32, 4  # trajectories of random actions, and their steps, at which the reward is looked at
 

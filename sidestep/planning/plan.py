@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sidestep.compiling import OFTEN, SELDOM, run_once
 from sidestep.constraints import Constraint
 from sidestep.model import Model, Trajectory
 from sidestep.planning.config import PlanConfig
@@ -20,7 +21,6 @@ from sidestep.planning.loop import check_method, search_phase, test_phase, train
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.policies import NetworkPolicy
-from sidestep.run_once import run_once
 
 Row = dict[str, Any]
 LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible: what is aimed at is hit up to noise
@@ -48,7 +48,8 @@ class Plan:
 class Planner:
     """Trains one policy a seed, seeds beside each other, and yields a row of metrics a seed at every test.
 
-    `rule` (optional) tells the true shares of categories for the log; it decides nothing.
+    `rule` (optional) tells the true shares of categories for the log; it decides nothing. `brief`: there are so few
+    epochs that compiling is what takes the time.
     """
 
     def __init__(
@@ -58,15 +59,17 @@ class Planner:
         constraints: Sequence[Constraint],
         config: PlanConfig,
         rule: Callable[[Trajectory], Any] | None = None,
+        *,
+        brief: bool = False,
     ) -> None:
         self.problem = Problem(model, safety, tuple(constraints))
         check_method(self.problem, config)
         self.config = config
         self.rule = rule
         self._start = run_once(self._started)
-        self._chunk = Program(lambda safety: train_chunk(self._with(safety), config))
-        self._test = Program(lambda safety: test_phase(self._with(safety), config))
-        self._search = Program(lambda safety: search_phase(self._with(safety), config))
+        self._chunk = Program(lambda safety: train_chunk(self._with(safety), config), SELDOM if brief else OFTEN)
+        self._test = Program(lambda safety: test_phase(self._with(safety), config), SELDOM)
+        self._search = Program(lambda safety: search_phase(self._with(safety), config), SELDOM)
 
     def _with(self, safety: Any) -> Problem:
         return Problem(self.problem.model, safety, self.problem.constraints)

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 
 from sidestep.beside import blank_part, each
+from sidestep.compiling import Options
 from sidestep.planning.learner import Learner
 
 _compiler = ThreadPoolExecutor(1)
@@ -19,8 +20,8 @@ class Program:
     The safety model is an argument, so that a refitted one does not compile it anew.
     """
 
-    def __init__(self, make: Callable[[Any], Callable[[Learner], Any]]) -> None:
-        self._run: Any = eqx.filter_jit(lambda safety, learner: make(safety)(learner))
+    def __init__(self, make: Callable[[Any], Callable[[Learner], Any]], options: Options) -> None:
+        self._run: Any = eqx.filter_jit(lambda safety, learner: make(safety)(learner), compiler_options=options)  # type: ignore[call-overload]
         self._prepared: Future[Any] | None = None
         self._compiled = False
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from sidestep.compiling import run_seldom
 from sidestep.errors import InputError
 from sidestep.model import Trajectory
 from sidestep.safety.recurrent import PRECISION
@@ -244,11 +245,11 @@ def predict(model: SafetyModel, trajectory: Trajectory) -> Float[np.ndarray, "ba
     return probabilities_of(model, evidence_of(model, trajectory), len(trajectory))
 
 
-@eqx.filter_jit
+@run_seldom
 def _evidence(model, parts):
     return in_chunks(lambda rows: model.evidence(*rows), parts)
 
 
-@eqx.filter_jit
+@run_seldom
 def _probabilities(model, evidence):
     return jnp.exp(model.conclude(evidence))

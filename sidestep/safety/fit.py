@@ -12,9 +12,9 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sidestep.beside import each
+from sidestep.compiling import run_once
 from sidestep.errors import InputError
 from sidestep.model import Trajectory
-from sidestep.run_once import run_once
 from sidestep.safety.base import (
     SafetyModel,
     Standardisation,

@@ -7,9 +7,9 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from sidestep.compiling import run_once
 from sidestep.constraints import Scale
 from sidestep.errors import InputError
-from sidestep.run_once import run_once
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble

@@ -1,0 +1,37 @@
+"""How much to compile. XLA's optimisation pays for programs that run for minutes; many of ours run for a second."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+
+F = TypeVar("F", bound=Callable[..., Any])
+Options = dict[str, bool | int]
+_PLAIN: Options = {"xla_cpu_use_fusion_emitters": False}  # XLA's older code generator: simpler loops, sooner there
+ONCE: Options = {**_PLAIN, "xla_backend_optimization_level": 0}  # a fifth of the time to compile, up to 10 times to run
+SELDOM: Options = {**_PLAIN, "xla_backend_optimization_level": 1}  # half the time to compile, 1.0 to 1.4 times to run
+OFTEN: Options = {}
+
+
+def run_once(function: F) -> F:
+    """`function`, compiled in a hurry: for programs that run a few times at most, on little."""
+    return _compiled(function, ONCE)
+
+
+def run_seldom(function: F) -> F:
+    """`function`, compiled quickly: for programs that run for a few seconds altogether."""
+    return _compiled(function, SELDOM)
+
+
+def _compiled(function: F, options: Options) -> F:
+    """Inside another program it is a part of that one, and compiled as that one is."""
+    compiled: Any = eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
+
+    @wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, keywords)))
+        return (function if inside else compiled)(*arguments, **keywords)
+
+    return run  # type: ignore[return-value]
