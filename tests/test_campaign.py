@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sidestep.answers import load
-from sidestep.campaign.candidates import Candidate, favourite, optimism
+from sidestep.campaign.candidates import Candidate, challenger, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import best_of, certifiable, certifiable_costs, rungs
 from sidestep.campaign.pairs import PairsCampaign
@@ -133,6 +133,14 @@ class TestCandidates:
         aims = np.array([0.035])
         assert favourite([lucky, safe], aims, 1.0) == 0
         assert favourite([lucky, safe], aims, 1.0, audited=2000) == 1
+
+    def test_a_challenger_earns_clearly_more_and_is_within_reach(self):
+        aims = np.array([0.04])
+        chosen = Candidate("a", -30.0, [0.0], 120, [0.0], deviation=5.0)
+        close, far = Candidate("b", 10.0, [0.06], 25, [2.0]), Candidate("c", 12.0, [0.3], 25, [8.0])
+        hardly_more, known = Candidate("d", -26.0, [0.05], 0, [0.0]), Candidate("e", 11.0, [0.05], 120, [6.0])
+        assert challenger([chosen, far, close, hardly_more, known], aims, 1.0, 0, 120) == 2
+        assert challenger([chosen, far, hardly_more, known], aims, 1.0, 0, 120) is None
 
     def test_the_gap_needs_evidence(self):
         assert optimism([]) == 1.0

@@ -9,6 +9,7 @@ TRUST = 40.0  # labels that a prediction is worth
 AUDITED_TRUST = 0.2  # further labels that it is worth for every rollout of an audit that it was compared with
 GAP_TRUST = 8.0  # costly trajectories, as many as predicted, that are imagined before the first label
 LARGEST_GAP = 2.5
+REACH = 2.0  # how far above the aims a belief may be that more labels could still correct
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Candidate:
     predicted_costs: list[float] = field(default_factory=list)
     labels: int = 0  # of plain rollouts of this policy
     costly: list[float] = field(default_factory=list)  # how many of them count for each constraint
+    deviation: float = 0.0  # of the return from rollout to rollout
 
     def believed_costs(self, optimism: float, audited: int = 0) -> np.ndarray:
         """Mean of a beta belief: the prediction, made less rosy, counts as TRUST labels, and as more of them once
@@ -48,8 +50,25 @@ def favourite(
 ) -> int:
     """The candidate of the highest return among those believed to be within the aims; else the safest."""
     left = [index for index in range(len(candidates)) if index not in tried]
-    excess = {index: float(np.max(candidates[index].believed_costs(gap, audited) / aims)) for index in left}
+    excess = {index: _excess(candidates[index], aims, gap, audited) for index in left}
     within = [index for index in left if excess[index] <= 1.0]
     if within:
         return max(within, key=lambda index: candidates[index].predicted_return)
     return min(left, key=lambda index: excess[index])
+
+
+def challenger(candidates: Sequence[Candidate], aims: np.ndarray, gap: float, chosen: int, enough: int) -> int | None:
+    """The candidate whose labels could change the choice: one with fewer than `enough` that earns more than the chosen
+    one, by more than chance makes of a run, and is believed to be above the aims, but within reach. The closest."""
+    best = candidates[chosen]
+    excess = {
+        index: _excess(candidate, aims, gap)
+        for index, candidate in enumerate(candidates)
+        if candidate.labels < enough and candidate.predicted_return > best.predicted_return + best.deviation
+    }
+    near = [index for index in excess if excess[index] <= REACH]
+    return min(near, key=lambda index: excess[index]) if near else None
+
+
+def _excess(candidate: Candidate, aims: np.ndarray, gap: float, audited: int = 0) -> float:
+    return float(np.max(candidate.believed_costs(gap, audited) / aims))

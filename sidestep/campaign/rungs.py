@@ -35,12 +35,12 @@ HALVINGS = 8
 POLISH: dict[str, Any] = {
     "observe": "memory",
     "batch": 200,
-    "learning_rate": 2e-3,
     "learning_rate_end": 0.02,
     "noise_start": 0.05,
     "test_batch": 1000,
     "search_rounds": 0,
 }
+POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 
 
 class Rungs(Protocol):
@@ -101,7 +101,8 @@ class GradientRungs:
     ) -> None:
         self.config, self.rounds, self.searching_rounds = config, rounds, searching_rounds
         self.planner = Planner(model, safety, constraints, config, label, brief=True)
-        last = replace(config, **POLISH, epochs=polish, test_every=POLISH_TEST)
+        rate = POLISH_RATE * config.learning_rate
+        last = replace(config, **POLISH, learning_rate=rate, epochs=polish, test_every=POLISH_TEST)
         self.polisher = Planner(model, safety, constraints, last, label)
         self.keys = jax.random.split(key, RUNGS)
         self.state: Any = self.planner.start(self.keys, search=False).learners
@@ -146,7 +147,11 @@ class GradientRungs:
         self.planner.refitted(safety)
         mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
         return [
-            {"mean_return": float(mean["return"][rung]), "mean_costs": mean["costs"][rung].tolist()}
+            {
+                "mean_return": float(mean["return"][rung]),
+                "mean_return_deviation": float(mean["return_deviation"][rung]),
+                "mean_costs": mean["costs"][rung].tolist(),
+            }
             for rung in range(RUNGS)
         ]
 
@@ -213,11 +218,12 @@ class TableRungs:
         ]
 
     def predict(self, policies: Any, safety: Any) -> list[Row]:
-        returns, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
+        returns, deviations, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
         costs = shares @ cost_matrix(self.constraints).T
         return [
             {
                 "mean_return": float(returns[rung]),
+                "mean_return_deviation": float(deviations[rung]),
                 "mean_costs": costs[rung].tolist(),
                 "mean_predicted": shares[rung].tolist(),
             }
@@ -303,8 +309,8 @@ def _of_pairs(model: Any, member: Any) -> Any:
 
 
 @eqx.filter_jit
-def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any]:
-    """Mean return and shares of the categories for each policy of a stack.
+def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any, Any]:
+    """Mean return, its deviation and shares of the categories for each policy of a stack.
 
     A member is asked about every pair once, and not about every step of every rollout.
     """
@@ -318,6 +324,7 @@ def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any
             jnp.exp(member.conclude(member.gathered(jax.tree.map(lambda part: part[pair], table), trajectory.length)))
             for member, table in zip(members, tables, strict=True)
         ]
-        return jnp.mean(trajectory.returns()), jnp.mean(jnp.stack(shares), axis=(0, 1))
+        returns = trajectory.returns()
+        return jnp.mean(returns), jnp.std(returns), jnp.mean(jnp.stack(shares), axis=(0, 1))
 
     return jax.lax.map(one, policies)

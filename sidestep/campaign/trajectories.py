@@ -20,7 +20,7 @@ from jaxtyping import Bool
 
 from sidestep.answers import load_policy, save_policy
 from sidestep.campaign.audit import Auditor, audited, costly_of
-from sidestep.campaign.candidates import Candidate, favourite, optimism
+from sidestep.campaign.candidates import Candidate, challenger, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import RUNGS, certifiable_costs, mendable, rungs
 from sidestep.campaign.questions import first_questions, plain_rollouts, round_questions
@@ -44,7 +44,7 @@ RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and 
 CHECKS = 4  # blocks of labels in which candidates are checked
 FEW = 10  # labels of either side of a constraint with which a fit can begin
 STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
-ENOUGH = 120  # labels of its own after which a favourite needs no further check
+ENOUGH = 120  # labels of its own after which a candidate needs no further check
 
 
 class Campaign:
@@ -186,19 +186,19 @@ class Campaign:
 
     def _propose(self, file: str, row: dict[str, Any], labelled: Sequence[int] = ()) -> None:
         """Add a candidate, given the labelled rollouts that it has already."""
-        candidate = Candidate(file, row["mean_return"], row["mean_costs"], 0, [0.0] * len(self.constraints))
+        none = [0.0] * len(self.constraints)
+        candidate = Candidate(file, row["mean_return"], row["mean_costs"], 0, none, row["mean_return_deviation"])
         if labelled:
             category_of = resolve(self.store.log(), "newest")
             candidate.add(cost_matrix(self.constraints).T[[category_of[i] for i in labelled]])
         self.notes["candidates"].append(asdict(candidate))
 
     def _check(self) -> None:
-        """Labels of their own for the candidates that would be chosen, a block at a time."""
+        """Labels of their own for the candidate that would be chosen, then for its challengers, a block at a time."""
         self._answered()
         left = self.config.labels - self.labels_used
-        index = self._favourite()
-        candidate = self._candidates()[index]
-        if left <= 0 or candidate.labels >= ENOUGH:
+        index = self._unchecked()
+        if left <= 0 or index is None:
             self.notes["stage"] = "audit"
         else:
             self.show("checking", {"candidates": len(self.notes["candidates"]), "left": left})
@@ -353,6 +353,13 @@ class Campaign:
 
     def _candidates(self) -> list[Candidate]:
         return [Candidate(**candidate) for candidate in self.notes["candidates"]]
+
+    def _unchecked(self) -> int | None:
+        """The candidate that labels should go to: the favourite until it has enough, then who might replace it."""
+        candidates, index = self._candidates(), self._favourite()
+        if candidates[index].labels < ENOUGH:
+            return index
+        return challenger(candidates, self._next_aims(), optimism(self.notes["gaps"][-RECENT:]), index, ENOUGH)
 
     def _favourite(self) -> int:
         gap = optimism(self.notes["gaps"][-RECENT:])

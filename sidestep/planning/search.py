@@ -61,20 +61,19 @@ def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyA
 def _explore(
     problem: Problem, config: PlanConfig, tolerances: Array, key: PRNGKeyArray
 ) -> Float[Array, "elite time action"]:
-    """The best sequences of many explorers: of those with the highest return, since the way round is rare, and of any
-    others, since what earns most may be harmful altogether."""
+    """The best sequences of many explorers: the way round is rare, and what earns most may be harmful altogether."""
 
     def one(key):
         keys = jax.random.split(key, config.search_population)
         policy = ExploringPolicy(problem.model)
         found, shares = rollout_batch(problem.model, policy, keys, trace=lambda memory: memory["action"])
-        half = config.search_population // EXPLORATIONS // 2
-        chosen = jnp.concatenate([jnp.argsort(-found.returns())[:half], jnp.arange(half)])
-        return jax.tree.map(lambda leaf: leaf[chosen], (found, shares))
+        worth = found.returns(), problem.costs(found) if problem.constraints else None
+        chosen = _order(tolerances, *worth)[:ELITE]
+        return jax.tree.map(lambda leaf: leaf[chosen], (shares, worth))
 
     kept = jax.lax.map(one, jax.random.split(key, EXPLORATIONS))
-    found, shares = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
-    return shares[_order(tolerances, found.returns(), problem.costs(found) if problem.constraints else None)[:ELITE]]
+    shares, worth = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+    return shares[_order(tolerances, *worth)[:ELITE]]
 
 
 def _children(problem: Problem, config: PlanConfig, parents: Array, spread: Array, key: PRNGKeyArray) -> Array:
