@@ -57,7 +57,7 @@ class PlanConfig:
     """Gain on the present violation (PID)."""
     pid_derivative: float = 0.1
     """Gain on the growth of the violation (PID)."""
-    margin: float = 0.55
+    margin: float = 0.65
     """Part of the room to the tolerance that is kept free inside the loop: aim at (1 - margin) * d_i. A planner finds
     where its safety model is too hopeful, and a certificate asks for more than the bare tolerance."""
 
