@@ -24,7 +24,7 @@ from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
 from sidestep.models.grids import Driving
 from sidestep.planning.config import PRESETS, PlanConfig, preset, preset_for
-from sidestep.planning.flat import flat_reward
+from sidestep.planning.flat import flat_return
 from sidestep.planning.learner import Learner, balanced, split
 from sidestep.planning.multipliers import Multipliers
 from sidestep.planning.plan import LEEWAY, Planner, plan
@@ -158,8 +158,8 @@ class Stairs(Walk):
 
 
 def test_a_reward_made_of_steps_is_planned_without_derivatives():
-    assert not flat_reward(Walk())
-    assert flat_reward(Stairs())
+    assert not flat_return(Walk())
+    assert flat_return(Stairs())
     assert preset_for(Walk(), "default").reward_gradient == "pathwise"
     assert preset_for(Stairs(), "default").reward_gradient == "ppo"
 

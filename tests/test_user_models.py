@@ -15,6 +15,7 @@ from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
 from sidestep.models.check import check_model
+from sidestep.planning.flat import flat_return
 
 TANK_DOMAIN = """
 // A tank with valves and a pump. Rain comes and goes; after twelve openings the valves are worn out.
@@ -524,9 +525,14 @@ class RewardIsNan(Good):
         return state + 1.0, jnp.log(2.0 - jnp.sum(state)), jnp.asarray(False)
 
 
-class NoGradient(Good):
+class Rounded(Good):
     def step(self, state, action, key):
         return jnp.round(state + action), -jnp.sum((state - 1.0) ** 2), jnp.asarray(False)
+
+
+class Hidden(Good):
+    def step(self, state, action, key):
+        return state + jax.lax.stop_gradient(action), -jnp.sum((state - 1.0) ** 2), jnp.asarray(False)
 
 
 class WrongGradient(Good):
@@ -587,7 +593,7 @@ BAD = [
     (Branches, "runs", "a compiled step failed"),
     (Overflows, "values", "'x[0]' is not finite at step 2"),
     (RewardIsNan, "values", "the reward is not finite at step 1"),
-    (NoGradient, "gradient", "zero in every direction"),
+    (Hidden, "gradient", "zero in every direction"),
     (WrongGradient, "gradient", "disagrees with central differences in 32 of 32 directions"),
     (InfiniteGradient, "gradient", "not finite in 32 of 32 directions"),
     (Detached, "gradient", "zero everywhere: no state depends on the actions"),
@@ -607,6 +613,14 @@ def test_a_return_that_random_actions_do_not_change_is_no_fault(key):
     findings = {finding.what: finding for finding in check_model(Choosing(), key)}
     assert findings["gradient"].verdict == "note"
     assert "pathwise (straight-through gradient)" in findings["methods"].found
+
+
+def test_a_return_made_of_steps_is_no_fault(key):
+    findings = {finding.what: finding for finding in check_model(Rounded(), key)}
+    assert findings["gradient"].verdict == "note"
+    assert "made of steps" in findings["gradient"].found
+    assert "PPO and score function" in findings["methods"].found
+    assert flat_return(Rounded())  # and `plan` takes them
 
 
 def test_check_names_the_line_of_the_user(key):

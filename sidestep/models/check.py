@@ -186,7 +186,9 @@ def _gradients(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] |
         return
     error = np.abs(analytic - numeric) / np.maximum(np.abs(numeric), 1e-3 * np.abs(numeric).max() + 1e-12)
     agree = int(np.sum(error <= TOLERANCE))
-    if not np.abs(analytic).max() > 0:
+    if not np.abs(analytic).max() > 0 and not np.abs(numeric).max() > 0:
+        yield Finding("gradient", "note", "zero, as are the differences: the reward is made of steps; use PPO")
+    elif not np.abs(analytic).max() > 0:
         yield Finding("gradient", "bad", "zero in every direction; the return does not depend on the actions smoothly")
     elif agree < DIRECTIONS * 3 // 4:
         yield Finding(

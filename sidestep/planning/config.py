@@ -287,7 +287,7 @@ def preset_for(model: Any, name: str, *, summed: bool = True) -> PlanConfig:
     spec, finite = model.spec, hasattr(model, "finite")
     gradient = spec.gradient
     if name in ("default", "gradient") and not finite and gradient != "none":
-        from sidestep.planning.flat import flat_reward
+        from sidestep.planning.flat import flat_return
 
-        gradient = "none" if flat_reward(model) else gradient
+        gradient = "none" if flat_return(model) else gradient
     return preset(name, family=spec.family, finite=finite, gradient=gradient, summed=summed)

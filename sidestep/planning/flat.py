@@ -1,16 +1,16 @@
-"""Rewards that no derivative sees: steps, counts, thresholds."""
+"""Returns that no derivative sees: rewards made of steps, counts or thresholds, or states that are rounded."""
 
 import jax
 import jax.numpy as jnp
 
 from sidestep.compiling import run_once
-from sidestep.model import Model, sample_uniform_action
+from sidestep.model import Model, OpenLoopPolicy, rollout_batch, sample_uniform_action
 
-PROBES, STEPS = 32, 4  # trajectories of random actions, and their steps, at which the reward is looked at
+PROBES = 32  # sequences of random actions at which the return is looked at
 
 
-def flat_reward(model: Model) -> bool:
-    """Whether the derivative of the reward with respect to state and action is zero wherever one looks.
+def flat_return(model: Model) -> bool:
+    """Whether the derivative of the return with respect to the actions is zero wherever one looks.
 
     A planner that scales gradients to a common length would follow its rounding errors.
     """
@@ -20,11 +20,14 @@ def flat_reward(model: Model) -> bool:
 @run_once
 def _steepest(model: Model, key: jax.Array) -> jax.Array:
     def one(key):
-        def step(state, key):
-            action = sample_uniform_action(model, state, key)
-            slopes = jax.grad(lambda state, action: model.step(state, action, key)[1], argnums=(0, 1))(state, action)
-            return model.step(state, action, key)[0], jnp.max(jnp.abs(jnp.concatenate(slopes)))
+        state = model.reset(key)
+        actions = jax.vmap(lambda own: sample_uniform_action(model, state, own))(
+            jax.random.split(key, model.spec.horizon)
+        )
 
-        return jax.lax.scan(step, model.reset(key), jax.random.split(key, STEPS))[1]
+        def total(actions):
+            return rollout_batch(model, OpenLoopPolicy(actions), key[None])[0].returns()[0]
+
+        return jnp.max(jnp.abs(jax.grad(total)(actions)))
 
     return jnp.max(jax.vmap(one)(jax.random.split(key, PROBES)))
