@@ -15,6 +15,7 @@ from sidestep import numpy_policy
 from sidestep.affine_bounds import affine_bounds
 from sidestep.errors import InputError
 from sidestep.files import atomic_write
+from sidestep.finite.tabular import TabularPolicy
 from sidestep.model import Policy
 from sidestep.policies import GaussianHead, NetworkPolicy
 from sidestep.safety.ensemble import Ensemble
@@ -22,7 +23,7 @@ from sidestep.safety.hazard import HazardModel
 
 USE = '''
 
-class Policy(NumpyPolicy):
+class Policy({kind}):
     """{words}"""
 
     def __init__(self) -> None:
@@ -30,7 +31,8 @@ class Policy(NumpyPolicy):
 
 
 _POLICY = Policy()
-
+'''
+ACT = '''
 
 def act(state, clock=0):
     """The action in `state`, one vector or a batch of them, at step `clock` of a trajectory."""
@@ -38,39 +40,55 @@ def act(state, clock=0):
         raise ValueError("this policy remembers earlier steps: make a Policy() and give it the states one by one")
     return _POLICY.at(clock).act(state)
 '''
+DRAW = '''
+
+def act(state, random=None):
+    """The action in `state`, one vector or a batch of them; `random`, a NumPy generator, draws where it is mixed."""
+    return _POLICY.act(state, random)
+'''
 
 
 def export_numpy(run_or_policy: Any, path: str | os.PathLike[str]) -> Path:
-    """Write the mean action of a policy, or of the policy of a run (loaded, or its folder), to `path`, a .py file."""
+    """Write the mean action of a policy, or of the policy of a run (loaded, or its folder), to `path`, a .py file.
+
+    Of a table all its chances are written: where the best policy mixes actions, it has no mean.
+    """
     target = Path(path)
     if target.suffix != ".py":
         raise InputError("the policy is written as Python; give a name that ends in .py", place=str(path))
     policy = _policy_of(run_or_policy)
-    about, arrays = _parts(policy)
+    table = isinstance(policy, TabularPolicy)
+    about, arrays = _table_parts(policy) if table else _parts(policy)
     words = f"The planned policy of {policy.model.spec.name!a}: states {_listed(policy.model.spec.state.names)}."
-    words = words.replace("\\", "/").replace('"', "'")
+    words = textwrap.fill(words.replace("\\", "/").replace('"', "'"), 110, subsequent_indent="    ")
     source = [
         inspect.getsource(numpy_policy),
         f"\n\nABOUT = {json.dumps(about)!a}\n",
         "ARRAYS = {\n" + "".join(_literal(name, array) for name, array in arrays.items()) + "}\n",
-        USE.format(words=textwrap.fill(words, 110, subsequent_indent="    ")),
+        USE.format(kind="NumpyTable" if table else "NumpyPolicy", words=words),
+        DRAW if table else ACT,
     ]
     atomic_write(target, "".join(source))
     return target
 
 
-def _policy_of(given: Any) -> NetworkPolicy:
+def _policy_of(given: Any) -> Any:
     if isinstance(given, str | os.PathLike):
         from sidestep.answers import load
 
         given = load(Path(given))
     policy = given if isinstance(given, Policy) else given.policy_of(given.model)
-    if not isinstance(policy, NetworkPolicy):
-        raise InputError(
-            f"only network policies can be exported, and this is a {type(policy).__name__}, whose actions are drawn; "
-            "use it with sidestep.load"
-        )
+    if not isinstance(policy, NetworkPolicy | TabularPolicy):
+        raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")
     return policy
+
+
+def _table_parts(policy: TabularPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `NumpyTable` is made of: the chances, and the sizes of the one-hot factors that tell a state's row."""
+    spec = policy.model.spec
+    factors = [variable.size for variable in spec.state.variables]
+    about = {"model": spec.name, "state_size": spec.state.size, "factors": factors}
+    return about, {"table": np.asarray(policy.table, "<f4")}
 
 
 def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""A planned policy that needs nothing but NumPy: its mean action, step by step, for one state or a batch of them."""
+"""A planned policy that needs nothing but NumPy: its action, step by step, for one state or a batch of them."""
 
 import base64
 import copy
@@ -11,8 +11,8 @@ NORM_EPSILON = 1e-5
 TINY = 1e-30  # a hazard below this is taken as this
 
 
-class NumpyPolicy:
-    """Linear, layer norm, tanh, ..., linear; then each action variable from its outputs, within the bounds."""
+class Exported:
+    """What a policy's file holds."""
 
     def __init__(self, about: str, arrays: dict[str, tuple[tuple[int, ...], str]]) -> None:
         """`about` is JSON; an array is its shape and the base64 text of its little-endian float32 numbers."""
@@ -27,6 +27,34 @@ class NumpyPolicy:
         self.clock = 0
         self.memory: list[Memory] = []
 
+    def rows(self, state: Any) -> np.ndarray:
+        """A state (size,) or a batch of them (batch, size), as a batch."""
+        states, size = np.asarray(state, np.float32), self.about["state_size"]
+        if states.ndim not in (1, 2) or states.shape[-1] != size:
+            raise ValueError(f"a state has shape ({size},) or (batch, {size}), not {states.shape}")
+        return np.atleast_2d(states)
+
+
+class NumpyTable(Exported):
+    """pi(a | s) of a finite model, a row a state; an action is drawn where the best policy mixes several."""
+
+    def act(self, state: Any, random: np.random.Generator | None = None) -> np.ndarray:
+        """The one-hot action in a state (size,) or a batch of them (batch, size)."""
+        rows = self.rows(state)
+        place, start = np.zeros(len(rows), int), 0
+        for size in self.about["factors"]:
+            place, start = place * size + rows[:, start : start + size].argmax(axis=1), start + size
+        random = random or np.random.default_rng(self.clock)
+        reached = self.arrays["table"][place].cumsum(axis=1)
+        drawn = random.random((len(rows), 1)) * reached[:, -1:]
+        self.clock += 1
+        actions = np.eye(reached.shape[1], dtype=np.float32)[(reached <= drawn).sum(axis=1)]
+        return actions.reshape(*np.shape(state)[:-1], -1)
+
+
+class NumpyPolicy(Exported):
+    """Linear, layer norm, tanh, ..., linear; then each action variable from its outputs, within the bounds."""
+
     def at(self, clock: int) -> "NumpyPolicy":
         """The same policy about to take step `clock`, with nothing to remember."""
         other = copy.copy(self)
@@ -36,11 +64,7 @@ class NumpyPolicy:
 
     def act(self, state: Any) -> np.ndarray:
         """The action at the next step of the trajectory, for a state (size,) or a batch of them (batch, size)."""
-        states = np.asarray(state, np.float32)
-        size = self.about["state_size"]
-        if states.ndim not in (1, 2) or states.shape[-1] != size:
-            raise ValueError(f"a state has shape ({size},) or (batch, {size}), not {states.shape}")
-        rows = np.atleast_2d(states)
+        rows = self.rows(state)
         if not self.memory:
             self.memory = [Memory(self, member, len(rows)) for member in range(self.about["members"])]
         seen = [(rows - self.arrays["mean"]) / self.arrays["deviation"]]
@@ -51,7 +75,7 @@ class NumpyPolicy:
         for memory in self.memory:
             memory.advance(np.concatenate([rows, actions], axis=1))
         self.clock += 1
-        return actions.reshape(*states.shape[:-1], -1)
+        return actions.reshape(*np.shape(state)[:-1], -1)
 
     def _network(self, x: np.ndarray) -> np.ndarray:
         for layer in range(self.about["layers"]):

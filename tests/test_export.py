@@ -15,7 +15,9 @@ from sidestep.answers import Actor, save_policy
 from sidestep.cli import main
 from sidestep.errors import InputError
 from sidestep.export import export_numpy
+from sidestep.finite.tabular import TabularPolicy
 from sidestep.model import Space, Spec, Variable
+from sidestep.models.python_model import load_object
 from sidestep.policies import make_policy
 from sidestep.safety.io import make_safety
 from sidestep.safety.survival import Stretch
@@ -161,6 +163,24 @@ def test_memory_of_another_safety_model_is_refused(tmp_path):
     policy = make_policy(Box(), jax.random.key(1), widths=(8,), safety=safety)
     with pytest.raises(InputError, match="kind 'classifier'"):
         export_numpy(policy, tmp_path / "policy.py")
+
+
+def test_a_table_is_exported_with_its_chances(tmp_path):
+    model = sidestep.load_model("boxpushing")
+    states, actions = model.finite.reward.shape
+    table = np.array(jax.nn.one_hot(jnp.arange(states) % actions, actions))
+    table[7] = [0.0, 0.3, 0.7, 0.0, 0.0]
+    policy = TabularPolicy(jnp.asarray(table), model)
+    export_numpy(policy, tmp_path / "policy.py")
+    module = load_object(f"{tmp_path / 'policy.py'}:act", "policy")
+    encoding = np.asarray(model.finite.encoding)
+    certain = np.delete(np.arange(states), 7)
+    np.testing.assert_array_equal(module(encoding[certain]), table[certain])
+    np.testing.assert_array_equal(module(encoding[3]), table[3])
+    drawn = module(np.tile(encoding[7], (4000, 1)), np.random.default_rng(0))
+    np.testing.assert_allclose(drawn.mean(axis=0), table[7], atol=0.03)
+    with pytest.raises(ValueError, match="a state has shape"):
+        module(encoding[0, 1:])
 
 
 def test_other_policies_are_refused(tmp_path):
