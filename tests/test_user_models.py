@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sidestep.commands.people import tell_notes
 from sidestep.errors import InputError
 from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
@@ -287,12 +288,16 @@ def test_gamma_function(folder):
     assert float(after[0]) == pytest.approx(6.0 + 0.5 * np.log(6.0), rel=1e-5)
 
 
-def test_what_is_not_enforced_is_noted(folder):
+def test_what_is_not_enforced_is_noted_and_told(folder, capsys):
     text = TANK_DOMAIN.replace("pump <= 2.0;", "pump <= 2.0; (sum_{?p : pipe} [valve(?p)]) <= 1;")
     model = load_model(written(folder, "limits", text + TANK_INSTANCE.replace("pos-inf", "1")))
     notes = " ".join(model.spec.notes)
     assert "is not a bound on one action and is not enforced" in notes
     assert "max-nondef-actions = 1 of 3 is not enforced" in notes
+    tell_notes(model.spec, quiet=True)
+    assert capsys.readouterr().err == ""
+    tell_notes(model.spec, quiet=False)
+    assert "note: max-nondef-actions = 1 of 3 is not enforced" in capsys.readouterr().err
 
 
 def test_object_valued_state_is_an_index(folder):

@@ -15,7 +15,7 @@ from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.trajectories import Campaign
 from sidestep.campaign.waiting import Waiting
 from sidestep.commands.certify import expert_of, print_certificate
-from sidestep.commands.people import run_store, tell_people
+from sidestep.commands.people import run_store, tell_notes, tell_people
 from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.models import load_model
@@ -45,6 +45,7 @@ def begin(
     scale = expert.scale if expert else (Scale.parse(categories) if categories else Scale())
     constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
     parse_constraints(constraint, scale)
+    tell_notes(mdp.spec, quiet or as_json)
     config = CampaignConfig(**changes)
     plan_config = replace(preset_for(mdp, method), **planning)
     run = Run.create(

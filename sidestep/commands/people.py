@@ -1,4 +1,4 @@
-"""A run's label store, and what people are told when their labels are wanted."""
+"""A run's label store, and what people are told of it and of their model."""
 
 from collections.abc import Sequence
 
@@ -26,3 +26,9 @@ def tell_people(run: Run, before: Sequence[str], after: str) -> None:
         after,
     ):
         Console().print(line, highlight=False, soft_wrap=True)
+
+
+def tell_notes(spec: Spec, quiet: bool) -> None:
+    """What a plan should be read with: why there is no gradient, which preconditions are not enforced."""
+    for note in () if quiet else spec.notes:
+        Console(stderr=True).print(f"note: {note}", highlight=False)

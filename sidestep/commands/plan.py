@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from sidestep.answers import save_policy
 from sidestep.certify import audit, certification_key
 from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.rules import Rule
@@ -62,6 +63,7 @@ def plan_once(
         if expert is not None and expert.scale != scale:
             raise InputError(f"its categories are {scale}, and the rule's {expert.scale}", place=str(safety))
     Planner(mdp, learned, parse_constraints(constraint, scale), config)
+    tell_notes(mdp.spec, quiet or as_json)
     run = Run.create(
         out,
         {

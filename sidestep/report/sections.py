@@ -16,6 +16,7 @@ def asked(folder: Folder) -> Html:
     texts = ", ".join(map(str, config.get("constraints") or ())) or "none"
     pairs = [
         ("model", config.get("model", "–")),
+        ("of the model", _notes(folder)),
         ("constraints", texts),
         ("categories, best first", " < ".join(folder.categories)),
         ("labels come from", _expert(folder)),
@@ -27,6 +28,14 @@ def asked(folder: Folder) -> Html:
     settings = {name: config[name] for name in ("settings", "planning") if config.get(name)}
     listing = tag("details", tag("summary", "Every setting"), code(json.dumps(settings, indent=1))) if settings else ""
     return join([facts(pairs), listing])
+
+
+def _notes(folder: Folder) -> str:
+    """What the model cannot do, in its own words."""
+    try:
+        return "; ".join(folder.model.spec.notes)
+    except InputError:
+        return ""
 
 
 def _expert(folder: Folder) -> str:
