@@ -98,6 +98,7 @@ def main() -> None:
     options.runs.mkdir(parents=True, exist_ok=True)
     file = options.out / "campaign.json"
     rows = json.loads(file.read_text()) if file.exists() else []
+    order = list(jobs([], options.maps))
 
     def one(job: tuple[str, str, list[str], int]) -> dict[str, Any]:
         name, reference, extra, seed = job
@@ -113,6 +114,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.workers) as pool:
         for row in pool.map(one, wanted):
             rows = [old for old in rows if (old["name"], old["seed"]) != (row["name"], row["seed"])] + [row]
+            rows.sort(key=lambda row: order.index(row["name"]) if row["name"] in order else len(order))
             print(table([row]).splitlines()[-1], flush=True)
             atomic_write(file, json.dumps(rows, indent=1))
             atomic_write(options.out / "campaign.md", table(rows))
