@@ -42,6 +42,7 @@ SHOWN = RUNGS // 2  # the rung whose figures stand for a round
 LAST_AIM = 0.5  # share of the certifiable cost that is aimed at in the last audit
 RECENT = 3 * RUNGS  # groups of labels from which the gap between predicted and true costs is read
 CHECKS = 4  # blocks of labels in which candidates are checked
+LAST_ROUNDS = 0.1  # share of the step size that is left in the last rounds, which still follow new labels
 FEW = 10  # labels of either side of a constraint with which a fit can begin
 STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
 ENOUGH = 120  # labels of its own after which a candidate needs no further check
@@ -73,7 +74,13 @@ class Campaign:
         self.unfitted: Any = make_safety(kind, *sizes, key=self._key(FITTING), members=config.members, **shape)
         self.safety = self.unfitted
         epochs = config.round_epochs
-        planning = replace(planning, epochs=epochs * (config.rounds + 1), test_every=epochs, search_population=1000)
+        planning = replace(
+            planning,
+            epochs=epochs * (config.rounds + 1),
+            test_every=epochs,
+            search_population=1000,
+            learning_rate_end=max(planning.learning_rate_end, LAST_ROUNDS),
+        )
         label = rule.label if rule and rule.compiled else None
         self.rungs: Rungs = (
             TableRungs(model, constraints, self._key(PLANNING))

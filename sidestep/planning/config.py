@@ -25,7 +25,7 @@ class PlanConfig:
     """Trajectories an epoch."""
     learning_rate: float = 3e-3
     """Adam's step size."""
-    learning_rate_end: float = 0.1
+    learning_rate_end: float = 0.02
     """Share of the step size that is left at the end of a cosine decay (1: constant)."""
     gradient_clip: float = 1.0
     """Largest norm of the gradient."""
@@ -258,6 +258,7 @@ def preset(
                 balance=False,
                 epochs=1000,
                 learning_rate=0.01,
+                learning_rate_end=0.1,
                 entropy=1.0,
                 entropy_share=0.7,
                 multiplier="projected",
