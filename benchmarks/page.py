@@ -171,9 +171,7 @@ def default(results: Path) -> str:
         rows.append([model, *shown])
     columns = ["model", "constraint", "return", "worst", "least share of none", "certified", "runs"]
     title = "## The default planner against the paper's classifier"
-    text = (
-        "The classifiers are those of the runs above (Reservoir's is fitted likewise), from some 200,000 labels each; "
-    )
+    text = "The classifiers are fitted as those of the runs above, from some 200,000 labels each; "
     text += "mean action, 2,000 fresh "
     text += f"rollouts a run (`{table['command']}`, [run by run](../benchmarks/results/default.md))."
     return f"{title}\n\n{text}\n\n{markdown(columns, rows)}"
