@@ -120,7 +120,7 @@ class Spec:
     description: str = ""
     ends: bool = True  # False: step never says done, so nobody need look
     family: str = ""  # a model that we ship says here whose rules and drawings fit it
-    unenforced: tuple[str, ...] = ()  # in words: what the model forbids and a rollout does not; nothing is certified then
+    unenforced: tuple[str, ...] = ()  # what the model forbids and a rollout may do all the same: never certified
 
     def __post_init__(self) -> None:
         if self.gradient not in ("exact", "straight-through", "none"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sidestep.answers import save_policy
-from sidestep.audits import SequentialAudit, crossing, people_audit, split_confidence, stopping_limits
-from sidestep.certify import judge
+from sidestep.certification.evaluation import judge
+from sidestep.certification.sequential import SequentialAudit, crossing, people_audit, split_confidence, stopping_limits
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from sidestep.audits import people_audit, split_confidence
 from sidestep.campaign.waiting import Waiting
-from sidestep.certify import audit, certification_key, fresh_return
+from sidestep.certification.evaluation import audit, certification_key, fresh_return
+from sidestep.certification.sequential import people_audit, split_confidence
 from sidestep.constraints import Constraint, cost_matrix
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store

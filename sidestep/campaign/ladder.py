@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from sidestep.audits import split_confidence
+from sidestep.certification.sequential import split_confidence
 from sidestep.constraints import Constraint
 
 WIDE = (1.0, 0.6, 0.25, 0.0)  # first rungs: d to this power, from the tolerance itself to 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-CAMPAIGN = 0xCA49  # folded into a seed's key: see certify.CERTIFICATION
+CAMPAIGN = 0xCA49  # folded into a seed's key: see evaluation.CERTIFICATION
 
 Show = Callable[[str, dict[str, Any]], None]
 

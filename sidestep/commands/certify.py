@@ -8,8 +8,8 @@ from jaxtyping import PRNGKeyArray
 from rich.console import Console
 
 from sidestep.answers import Answer
-from sidestep.audits import AuditState, people_audit
-from sidestep.certify import audit, certification_key, fresh_return
+from sidestep.certification.evaluation import audit, certification_key, fresh_return
+from sidestep.certification.sequential import AuditState, people_audit
 from sidestep.commands.people import run_store, tell_people
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError

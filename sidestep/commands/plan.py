@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sidestep.answers import save_policy
-from sidestep.certify import audit, certification_key
+from sidestep.certification.evaluation import audit, certification_key
 from sidestep.commands.certify import expert_of, print_certificate
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints

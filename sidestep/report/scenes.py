@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sidestep.certify import BATCH
+from sidestep.certification.evaluation import BATCH
 from sidestep.model import Trajectory, rollout
 from sidestep.report import figures
 from sidestep.report.drawings import LINES, draw_blame, draw_view, same_frame, views

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.certify import audit
+from sidestep.certification.evaluation import audit
 from sidestep.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.finite.tabular import TabularPolicy

@@ -24,7 +24,7 @@ alpha: outcomes are ordered by how early they certify. Until then the bounds are
 
     M_n(q) = B(1 + c, 1 + n - c) / (q^c (1 - q)^(n - c)),    excluded: all q with M_n(q) >= 1 / alpha,
 
-which by Ville's inequality hold for all n at once. Several constraints share alpha as in `certify.judge`.
+which by Ville's inequality hold for all n at once. Several constraints share alpha as in `evaluation.judge`.
 """
 
 import math
@@ -37,7 +37,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from sidestep.certify import Verdict
+from sidestep.certification.evaluation import Verdict
 from sidestep.constraints import Constraint
 from sidestep.errors import InputError
 from sidestep.labels.store import Store
