@@ -1,6 +1,11 @@
 """The one error that a user's input can cause."""
 
 
+def printable(text: str) -> str:
+    """`text` with escapes in place of what cannot be printed: control characters, bytes of a name that is not UTF-8."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class InputError(ValueError):
     """Bad input, said in one sentence: where it is, what was expected, what was found, what to do.
 
@@ -8,6 +13,6 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str, *, place: str | None = None) -> None:
-        one_line = " ".join(message.split())
-        super().__init__(f"{place}: {one_line}" if place else one_line)
+        one_line = printable(" ".join(message.split()))
+        super().__init__(f"{printable(place)}: {one_line}" if place else one_line)
         self.place = place

@@ -7,14 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.trajectories import Campaign
 from sidestep.campaign.waiting import Waiting
 from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import run_store, tell_notes, tell_people
 from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
@@ -100,21 +98,18 @@ def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
-    console = Console()
-    print_certificate(console, result)
-    console.print(
+    print_certificate(result)
+    say(
         f"  {result['labels_used']} labels used, {result['audit_labels']} for {result['audits']} audit(s), "
-        f"{result['seconds']:.0f} s",
-        highlight=False,
+        f"{result['seconds']:.0f} s"
     )
     hoped = result.get("harmless_return")
     if hoped is not None and result["return"]["mean"] + LUCK * result["return"]["std"] < hoped:
-        console.print(
+        say(
             f"  but harmless trajectories among the labels earned {hoped:.6g}: this policy is not the best there is; "
-            "try another --seed, more --labels or more --rounds",
-            highlight=False,
+            "try another --seed, more --labels or more --rounds"
         )
-    console.print(f"open {report.resolve()}", soft_wrap=True, highlight=False)
+    say(f"open {report.resolve()}")
 
 
 def _ask(ids: list[int], run: Run, as_json: bool) -> int:
@@ -130,25 +125,17 @@ def _ask(ids: list[int], run: Run, as_json: bool) -> int:
 @contextlib.contextmanager
 def _bar(config: CampaignConfig, quiet: bool) -> Iterator[Any]:
     """A progress bar over the rounds, and a line a finished round."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("round {task.completed}/{task.total}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, disable=quiet) as progress:
-        task = progress.add_task("", total=config.rounds + 1)
+    with progress_bar("round", config.rounds + 1, quiet) as bar:
 
         def show(stage: str, figures: dict[str, Any]) -> None:
-            progress.update(task, description=stage)
-            if stage == "pairs" and not quiet:
-                text = f"{figures['labels']} labels: return {figures['return']:.5g}, {figures['asked']} new pairs on it"
-                progress.console.print(text, highlight=False)
+            bar.update(words=stage)
+            if stage == "pairs":
+                bar.say(
+                    f"{figures['labels']} labels: return {figures['return']:.5g}, {figures['asked']} new pairs on it"
+                )
             if stage == "round":
-                progress.update(task, completed=figures["round"] + 1)
-                if not quiet:
-                    progress.console.print(_line(figures), highlight=False)
+                bar.update(completed=figures["round"] + 1)
+                bar.say(_line(figures))
 
         yield show
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxtyping import PRNGKeyArray
-from rich.console import Console
 
 from sidestep.answers import Answer
 from sidestep.certification.evaluation import audit, certification_key, fresh_return
 from sidestep.certification.sequential import AuditState, people_audit
+from sidestep.commands.console import say
 from sidestep.commands.people import run_store, tell_people
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
@@ -37,7 +37,7 @@ def certify(
     if as_json:
         print(json.dumps(result))
     else:
-        print_certificate(Console(), result)
+        print_certificate(result)
     return 0
 
 
@@ -75,8 +75,8 @@ def _certify_by_people(
     elif state.status == "undecided":
         _ask(answer.run, state)
     else:
-        Console().print(f"{state.status} after {state.used} fresh runs, labelled by people", highlight=False)
-        print_certificate(Console(), result)
+        say(f"{state.status} after {state.used} fresh runs, labelled by people")
+        print_certificate(result)
     return 0
 
 
@@ -89,20 +89,20 @@ def _ask(run: Run, state: AuditState) -> None:
     tell_people(run, wanted, "and give this command again")
 
 
-def print_certificate(console: Console, result: dict[str, Any]) -> None:
+def print_certificate(result: dict[str, Any]) -> None:
     mean, (low, high) = result["return"]["mean"], result["return"]["interval"]
-    console.print(f"  return {mean:.6g} (95 % interval {low:.6g} to {high:.6g}), mean action")
+    say(f"  return {mean:.6g} (95 % interval {low:.6g} to {high:.6g}), mean action")
     if "penalty" in result:
-        console.print(f"  penalty {result['penalty']['mean']:.4g} +- {result['penalty']['std']:.3g}")
+        say(f"  penalty {result['penalty']['mean']:.4g} +- {result['penalty']['std']:.3g}")
     for verdict in result["constraints"]:
-        word = "[green]certified[/]" if verdict["certified"] else "[yellow]met, not certified[/]"
-        word = word if verdict["met"] else "[red]not met[/]"
+        word = ("certified", "green") if verdict["certified"] else ("met, not certified", "yellow")
+        word = word if verdict["met"] else ("not met", "red")
         bound = f"at least {verdict['lower']:.4f}" if ">=" in verdict["text"] else f"at most {verdict['upper']:.4f}"
         confidence, rollouts = result["evaluation"]["confidence"], result["rollouts"]
-        console.print(
+        say(
             f"  {verdict['text']}: {verdict['estimate']:.4f} in {rollouts} fresh rollouts, {bound} "
-            f"with {confidence:.0%} confidence: {word}",
-            highlight=False,
+            f"with {confidence:.0%} confidence: ",
+            word,
         )
 
 

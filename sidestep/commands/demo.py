@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
 from sidestep.commands.campaign import begin, go_on
+from sidestep.commands.console import say
 from sidestep.runs import Run
 
 STORY = (
@@ -17,7 +16,7 @@ SHORTER = {"polish_epochs": 150}  # half a minute less than the main job
 
 def demo(out: Path, seed: int, quiet: bool) -> int:
     """The campaign; a demo that was stopped goes on."""
-    Console(quiet=quiet).print(STORY, highlight=False)
+    say(STORY, quiet=quiet, wrap=True)
     if (out / "config.json").exists() and not (out / "result.json").exists():
         return go_on(Run.open(out), quiet, False)
     folder = out

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from sidestep.commands.console import progress_bar, say
 from sidestep.errors import InputError
 
 CHUNK = 10_000  # trajectories between two movements of the progress bar
@@ -15,7 +14,6 @@ def collect(
 ) -> int:
     """Roll out `count` trajectories of a policy and put them into the store, which is made if it is not there."""
     import jax
-    from rich.progress import track
 
     from sidestep.commands.policies import named_policy
     from sidestep.labels.rules import scale_of
@@ -33,12 +31,14 @@ def collect(
     key = jax.random.key(seed)
     added = 0
     with make(store, mdp.spec, scale_of(rule, mdp)) as opened:
-        for index in track(range(-(-count // CHUNK)), "rolling out", disable=quiet):
-            batch = min(CHUNK, count - index * CHUNK)
-            trajectory = rollout(mdp, acting, jax.random.fold_in(key, index), batch, horizon)
-            added += opened.add(trajectory, policy=policy, seed=seed).new
+        with progress_bar("trajectory", count, quiet) as bar:
+            for index in range(-(-count // CHUNK)):
+                batch = min(CHUNK, count - index * CHUNK)
+                trajectory = rollout(mdp, acting, jax.random.fold_in(key, index), batch, horizon)
+                added += opened.add(trajectory, policy=policy, seed=seed).new
+                bar.update(index * CHUNK + batch)
         total = len(opened)
-    Console().print(f"{added} new trajectories in {store}, {total} in all")
+    say(f"{added} new trajectories in {store}, {total} in all")
     return 0
 
 
@@ -59,28 +59,25 @@ def label(
     from sidestep.labels.store import Store
 
     with Store.open(store) as opened:
-        console = Console()
         incoming = files["import"]
         if next:
-            _list_next(opened, next, safety, seed, console)
+            _list_next(opened, next, safety, seed)
         elif incoming is not None:
-            _import(opened, incoming, annotator, console)
+            _import(opened, incoming, annotator)
         elif export is None:
-            _label_by_rule(opened, rule, model or opened.model_name, annotator, every, console)
+            _label_by_rule(opened, rule, model or opened.model_name, annotator, every)
         if export is not None:
-            _export(opened, export, console)
+            _export(opened, export)
         shares = ", ".join(f"{name} {count}" for name, count in opened.counts().items())
-        console.print(f"{store}: {len(opened)} trajectories; {shares}")
+        say(f"{store}: {len(opened)} trajectories; {shares}")
         agreement = opened.agreement()
         if agreement.trajectories:
             several = f"{agreement.trajectories} trajectories with several labels"
-            console.print(f"annotators agree on {agreement.unanimous:.1%} of {several}")
+            say(f"annotators agree on {agreement.unanimous:.1%} of {several}")
     return 0
 
 
-def _label_by_rule(
-    store: Any, rule: str | None, model_reference: str, annotator: str, every: bool, console: Console
-) -> None:
+def _label_by_rule(store: Any, rule: str | None, model_reference: str, annotator: str, every: bool) -> None:
     import numpy as np
 
     from sidestep.labels.rules import load_rule
@@ -101,10 +98,10 @@ def _label_by_rule(
     ids, trajectories = store.everything() if every else store.unlabelled()
     if len(ids):
         store.label(ids, np.asarray(expert.label(trajectories)), annotator or f"rule:{expert.name}")
-    console.print(f"{len(ids)} trajectories labelled by the rule '{expert.name}'")
+    say(f"{len(ids)} trajectories labelled by the rule '{expert.name}'")
 
 
-def _list_next(store: Any, count: int, safety: Path | None, seed: int, console: Console) -> None:
+def _list_next(store: Any, count: int, safety: Path | None, seed: int) -> None:
     import jax
 
     from sidestep.labels.select import choose
@@ -117,25 +114,25 @@ def _list_next(store: Any, count: int, safety: Path | None, seed: int, console: 
         raise InputError("every trajectory has a label; collect more first", place=str(store.path))
     _, labelled, _ = store.labelled()
     rows = choose("well", load_safety(safety), pool, labelled, count, jax.random.key(seed))
-    console.print("worth a label next: " + " ".join(str(ids[row]) for row in rows), highlight=False, soft_wrap=True)
+    say("worth a label next: " + " ".join(str(ids[row]) for row in rows))
 
 
-def _import(store: Any, path: Path, annotator: str, console: Console) -> None:
+def _import(store: Any, path: Path, annotator: str) -> None:
     from sidestep.labels.transfer import BadRows, import_file
 
     try:
         done = import_file(store, path, annotator or "import")
     except BadRows as error:
         for problem in error.problems[1:]:
-            console.print(f"  {problem}", highlight=False)
+            say(f"  {problem}")
         raise
-    console.print(f"{done.new_trajectories} new trajectories and {done.new_labels} labels from {path}")
+    say(f"{done.new_trajectories} new trajectories and {done.new_labels} labels from {path}")
 
 
-def _export(store: Any, path: Path, console: Console) -> None:
+def _export(store: Any, path: Path) -> None:
     from sidestep.labels.transfer import export_labels, export_trajectories
 
     if path.name.endswith(".labels.csv"):
-        console.print(f"{export_labels(store, path)} labels to {path}")
+        say(f"{export_labels(store, path)} labels to {path}")
     else:
-        console.print(f"{export_trajectories(store, path)} trajectories to {path}")
+        say(f"{export_trajectories(store, path)} trajectories to {path}")

@@ -5,9 +5,8 @@ import re
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from sidestep.commands.console import Part, say, show_table
 from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound
 from sidestep.labels.rules import load_rule
@@ -37,7 +36,7 @@ def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: 
     if as_json:
         print(json.dumps({"model": mdp.spec.name, "rule": expert.name if expert else None, "limits": found}))
     else:
-        _print(Console(), mdp.spec.name, found, list(tables))
+        _print(mdp.spec.name, found, list(tables))
     return 0 if all(limit["feasible"] for limit in found) else 1
 
 
@@ -62,19 +61,16 @@ def parse_bound(text: str, tables: dict[str, np.ndarray]) -> Bound:
     return Bound(np.sum([tables[each] for each in counted], axis=0), limit, name + worse)
 
 
-def _print(console: Console, name: str, found: list[dict[str, Any]], tables: list[str]) -> None:
-    table = Table("problem", "discount", "best return", *tables, box=None, pad_edge=False)
+def _print(name: str, found: list[dict[str, Any]], tables: list[str]) -> None:
+    rows: list[list[Part]] = []
     for limit in found:
         within = "within " + ", ".join(limit["constraints"]) if limit["constraints"] else "unconstrained"
         if limit["feasible"]:
             figures = [f"{limit['return']:.3f}", *(f"{limit['side_effects'][each]:.4g}" for each in tables)]
         else:
             figures = ["infeasible", *("-" for _ in tables)]
-        table.add_row(within, f"{limit['discount']:g}", *figures)
-    console.print(
-        f"[bold]{name}[/]: best return until an end is reached, and the side effects of a policy that earns it",
-        highlight=False,
-    )
-    console.print(table)
+        rows.append([within, f"{limit['discount']:g}", *figures])
+    say((name, "bold"), ": best return until an end is reached, and the side effects of a policy that earns it")
+    show_table(["problem", "discount", "best return", *tables], rows)
     for reason in dict.fromkeys(limit["reason"] for limit in found if not limit["feasible"]):
-        console.print(reason, highlight=False, markup=False)
+        say(reason)

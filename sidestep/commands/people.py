@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
+from sidestep.commands.console import say
 from sidestep.constraints import Scale
 from sidestep.labels.store import Store
 from sidestep.model import Spec
@@ -25,10 +24,10 @@ def tell_people(run: Run, before: Sequence[str], after: str) -> None:
         f"  sidestep label {file} --import FILE.csv     with labels: columns trajectory (its number) and label",
         after,
     ):
-        Console().print(line, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def tell_notes(spec: Spec, quiet: bool) -> None:
     """What a plan should be read with: why there is no gradient, which preconditions are not enforced."""
     for note in () if quiet else spec.notes:
-        Console(stderr=True).print(f"note: {note}", highlight=False)
+        say(f"note: {note}", stderr=True)

@@ -12,12 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sidestep.answers import save_policy
 from sidestep.certification.evaluation import audit, certification_key
 from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
@@ -169,12 +168,11 @@ def report(results: list[dict[str, Any]], plans: list[Plan], run: Run, as_json: 
     if as_json:
         print(json.dumps(results[0] if len(results) == 1 else results))
         return
-    console = Console()
     for result, plan in zip(results, plans, strict=True):
-        console.print(f"[bold]seed {result['seed']}[/]: {plan.diagnosis}")
+        say((f"seed {result['seed']}", "bold"), f": {plan.diagnosis}")
         if "return" in result:
-            print_certificate(console, result)
-    console.print(f"the run is in {run.path}")
+            print_certificate(result)
+    say(f"the run is in {run.path}")
 
 
 @contextlib.contextmanager
@@ -184,7 +182,7 @@ def stoppable(run: Run) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped; go on with: sidestep resume {run.path}", highlight=False)
+        say(f"stopped; go on with: sidestep resume {run.path}", stderr=True)
         raise
     finally:
         prepare_no_more()
@@ -194,14 +192,7 @@ def stoppable(run: Run) -> Iterator[None]:
 @contextlib.contextmanager
 def _bar(epochs: int, quiet: bool) -> Iterator[Any]:
     """A progress bar with the figures that matter, from the rows of each test."""
-    columns = (
-        TextColumn("epoch {task.completed}/{task.total}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-        task = progress.add_task("", total=epochs)
+    with progress_bar("epoch", epochs, quiet) as bar:
 
         def show(rows: list[dict[str, Any]]) -> None:
             if rows:
@@ -209,6 +200,6 @@ def _bar(epochs: int, quiet: bool) -> Iterator[Any]:
                 feasible = sum(row["feasible"] for row in rows)
                 costs = np.mean([row.get("mean_costs", []) for row in rows], axis=0)
                 words = f"return {mean:.5g}, cost {np.round(costs, 3)}, {feasible} of {len(rows)} feasible"
-                progress.update(task, completed=rows[0]["epoch"], description=words)
+                bar.update(rows[0]["epoch"], words)
 
         yield show

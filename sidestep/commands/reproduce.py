@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from sidestep.commands.console import say
 from sidestep.errors import InputError
 from sidestep.reproduce import experiments as plans
 from sidestep.reproduce.experiments import FULL, QUICK, GridMap, Size
@@ -89,10 +88,10 @@ def reproduce(
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror}", place=f"--out {out}") from error
     jobs = Jobs(out)
-    console = Console(stderr=True, quiet=quiet or as_json)
+    quiet = quiet or as_json
     if quick:
-        console.print(QUICK_NOTE, highlight=False)
-    _run(jobs, every, workers, console)
+        say(QUICK_NOTE, stderr=True, quiet=quiet)
+    _run(jobs, every, workers, quiet)
     written = {name: _WRITERS[name](request, jobs, jobs_of[name]) for name in chosen}
     _show(written, out, as_json)
     return 0
@@ -111,18 +110,18 @@ def _command(what: str, maps: Path | None, quick: bool, seed: int, seeds: int | 
     return " ".join(["sidestep reproduce", what, *(["--quick"] if quick else []), *given])
 
 
-def _run(jobs: Jobs, every: list[Job], workers: int, console: Console) -> None:
+def _run(jobs: Jobs, every: list[Job], workers: int, quiet: bool) -> None:
     """SIGTERM ends it as Ctrl-C does: finished jobs stay, and the same command goes on."""
     begun = time.perf_counter()
 
-    def say(text: str) -> None:
-        console.print(f"[{time.perf_counter() - begun:7.0f} s] {text}", highlight=False, markup=False)
+    def tell(text: str) -> None:
+        say(f"[{time.perf_counter() - begun:7.0f} s] {text}", stderr=True, quiet=quiet)
 
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        jobs.run(every, workers, say)
+        jobs.run(every, workers, tell)
     except KeyboardInterrupt:
-        console.print("stopped; give the same command to go on")
+        say("stopped; give the same command to go on", stderr=True, quiet=quiet)
         raise
     finally:
         signal.signal(signal.SIGTERM, previous)

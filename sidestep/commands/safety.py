@@ -7,10 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress as Bar
-from rich.table import Table
 
+from sidestep.commands.console import progress_bar, say, show_table
 from sidestep.errors import InputError
 from sidestep.labels.store import Store
 from sidestep.safety.config import fit_settings
@@ -55,13 +53,10 @@ def fit_store(
             raise InputError("it has no dropout; leave it out", place="--kind share")
         model = make_safety(kind, *sizes, key=jax.random.key(seed), members=members, **given)
     config = replace(fit_settings(kind), **changes)
-    with Bar(console=Console(stderr=True), disable=quiet or as_json) as bar:
-        task = bar.add_task("fitting", total=config.steps)
+    with progress_bar("minibatch", config.steps, quiet or as_json) as bar:
 
         def show(progress: Progress) -> None:
-            bar.update(
-                task, completed=progress.step, description=f"fitting, held-out loss {progress.held_out_loss:.4f}"
-            )
+            bar.update(progress.step, f"held-out loss {progress.held_out_loss:.4f}")
 
         model, report = fit(model, trajectories, categories, config, jax.random.key(seed), show)
     about = {"model": model_name, "labels": len(ids), "fit": report.to_json()}
@@ -69,25 +64,22 @@ def fit_store(
     if as_json:
         print(json.dumps(about))
     else:
-        _print_report(Console(), report, scale.categories, out)
+        _print_report(report, scale.categories, out)
         _save_picture(model, trajectories, categories, out)
     return 0
 
 
-def _print_report(console: Console, report: FitReport, categories: tuple[str, ...], out: Path) -> None:
-    console.print(f"{report.train} trajectories to train on, {report.held_out} held out, {report.steps} minibatches")
+def _print_report(report: FitReport, categories: tuple[str, ...], out: Path) -> None:
+    say(f"{report.train} trajectories to train on, {report.held_out} held out, {report.steps} minibatches")
     scores = report.scores
     if scores is not None:
-        table = Table("category", "precision", "recall", box=None)
-        for name, precision, recall in zip(categories, scores.precision, scores.recall, strict=True):
-            table.add_row(name, _percent(precision), _percent(recall))
-        console.print(table)
-        console.print(
+        rows = zip(categories, map(_percent, scores.precision), map(_percent, scores.recall), strict=True)
+        show_table(["category", "precision", "recall"], rows)
+        say(
             f"held out: accuracy {scores.accuracy:.2%}, '{categories[0]}' or not {scores.best_or_not_accuracy:.2%}, "
-            f"log loss {scores.log_loss:.4f}, calibration error {scores.calibration_error:.4f}",
-            highlight=False,
+            f"log loss {scores.log_loss:.4f}, calibration error {scores.calibration_error:.4f}"
         )
-    console.print(f"the safety model is in {out}, the reliability plot in {out.with_suffix('.png')}")
+    say(f"the safety model is in {out}, the reliability plot in {out.with_suffix('.png')}")
 
 
 def _percent(value: float | None) -> str:
@@ -116,10 +108,9 @@ def explain(store: Path, trajectory: int, safety: Path, out: Path | None, seed: 
         ]
         categories = opened.scale.categories
     found = explanation(model, one, categories)
-    console = Console()
     for line in history + found.lines(names):
-        console.print(line, highlight=False, markup=False)
+        say(line)
     picture = out or store.with_name(f"{store.stem}-{trajectory}.png")
     blame_plot(found, names).savefig(picture, dpi=130)
-    console.print(f"the picture is in {picture}")
+    say(f"the picture is in {picture}")
     return 0
