@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 
 from sidestep.campaign.config import CampaignConfig
-from sidestep.errors import InputError
+from sidestep.errors import DiskFull, InputError
+from sidestep.files import NO_SPACE
 from sidestep.kept_programs import keep_compiled_programs
 from sidestep.planning.config import PlanConfig
 
@@ -292,7 +293,8 @@ class Resume(Common):
 
         run = Run.open(self.folder)
         kind = campaign if run.config["kind"] == "campaign" else plan
-        return kind.go_on(run, self.quiet, self.json)
+        with run.held():
+            return kind.go_on(run, self.quiet, self.json)
 
 
 @dataclass(kw_only=True)
@@ -311,9 +313,11 @@ class Certify(Common):
 
     def run(self) -> int:
         from sidestep.commands.certify import certify
+        from sidestep.runs import AGAIN, Run
 
         options = _options(self) | {"seed": self.seed or None}
-        return certify(as_json=options.pop("json"), **options)
+        with Run.open(self.folder).held(AGAIN):
+            return certify(as_json=options.pop("json"), **options)
 
 
 @dataclass(kw_only=True)
@@ -420,7 +424,9 @@ def main(arguments: list[str] | None = None) -> int:
         with _one_sentence_errors():
             command = _parse(sys.argv[1:] if arguments is None else arguments)
         keep_compiled_programs()
-        return int(command.run())
+        status = int(command.run())
+        sys.stdout.flush()
+        return status
     except InputError as error:
         print(f"sidestep: {error}", file=sys.stderr)
         return 2
@@ -428,12 +434,23 @@ def main(arguments: list[str] | None = None) -> int:
         print("sidestep: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        _drop_output()
+        print(f"sidestep: {DiskFull(error.filename or 'standard output')}", file=sys.stderr)
+        return 2
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):  # rich notices first, and has done the same
             return 0
         raise
+
+
+def _drop_output() -> None:
+    """What is still to be printed goes nowhere, since it cannot go where it should."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _options(command: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The one error that a user's input can cause."""
+"""The one error that a user's input can cause, and the one that a full disk can."""
 
 
 def printable(text: str) -> str:
@@ -16,3 +16,10 @@ class InputError(ValueError):
         one_line = printable(" ".join(message.split()))
         super().__init__(f"{printable(place)}: {one_line}" if place else one_line)
         self.place = place
+
+
+class DiskFull(InputError):
+    """There was no room to write `place`; what was there before is still there, whole."""
+
+    def __init__(self, place: str, advice: str = "give the command again") -> None:
+        super().__init__(f"there is no space left on the disk; free some and {advice}", place=place)

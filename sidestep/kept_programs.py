@@ -10,7 +10,10 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 ENTRY, OWN = "*-cache", "run-"
 DAY = 86_400.0  # seconds after which the folder of a process that was killed goes
@@ -31,14 +34,32 @@ def keep_compiled_programs() -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(own)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")  # they would put the folder into the key
-    atexit.register(_hand_over, own, kept)
+    atexit.register(_hand_over, own, kept, _watch_for_failures())
 
 
-def _hand_over(own: Path, kept: Path) -> None:
-    for entry in own.glob(ENTRY):
-        if not (kept / entry.name).exists():
-            os.replace(entry, kept / entry.name)
+def _watch_for_failures() -> list[str]:
+    """Entries that JAX could not write (a full disk): told here, and to nobody else, who could do nothing with it."""
+    failures: list[str] = []
+    show = warnings.showwarning
+
+    def listen(message: Any, *rest: Any, **more: Any) -> None:
+        if str(message).startswith("Error writing persistent compilation cache"):
+            failures.append(str(message))
+        else:
+            show(message, *rest, **more)
+
+    warnings.showwarning = listen
+    return failures
+
+
+def _hand_over(own: Path, kept: Path, failures: list[str]) -> None:
+    """Nothing, where an entry could not be written whole."""
+    with suppress(OSError):  # a full disk, or another process that tidies up at the same time
+        for entry in own.glob(ENTRY):
+            if not failures and not (kept / entry.name).exists():
+                os.replace(entry, kept / entry.name)
     shutil.rmtree(own, ignore_errors=True)
-    for left in kept.glob(f"{OWN}*"):
-        if left.stat().st_mtime < time.time() - DAY:
-            shutil.rmtree(left, ignore_errors=True)
+    with suppress(OSError):
+        for left in kept.glob(f"{OWN}*"):
+            if left.stat().st_mtime < time.time() - DAY:
+                shutil.rmtree(left, ignore_errors=True)

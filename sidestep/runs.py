@@ -6,20 +6,24 @@ metrics.jsonl         a line a test and seed
 policy.safetensors    the answer; safety.safetensors the safety model it was planned with
 result.json           the certificate
 labels.store          the labels, where the run asked for any
+run.lock              who is at work on it: one process at a time
 """
 
 import json
-import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sidestep import __version__
-from sidestep.errors import InputError
-from sidestep.files import atomic_write
+from sidestep.errors import DiskFull, InputError
+from sidestep.files import append, atomic_write, writing
+from sidestep.run_lock import locked
 
 FORMAT = 1
 LABELS = "labels.store"
+AGAIN = "give the command again"  # after a full disk, where no `resume` is needed
 
 
 class Run:
@@ -29,18 +33,26 @@ class Run:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any]) -> "Run":
-        if (path / "config.json").exists():
-            raise InputError(
-                f"there is a run here already; go on with `sidestep resume {path}` or choose another folder",
-                place=str(path),
-            )
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make this folder ({error.strerror})", place=str(path)) from None
+    def create(cls, path: Path, config: dict[str, Any], files: dict[str, bytes] | None = None) -> "Run":
+        """A new run in this folder, which holds `files` from the start; config.json comes last and makes it a run."""
         run = cls(path)
-        run.write_json("config.json", {"format": FORMAT, "version": __version__, **config})
+        new = not path.exists()
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(path):
+                if (path / "config.json").exists():
+                    raise InputError(
+                        f"there is a run here already; go on with `sidestep resume {path}` or choose another folder",
+                        place=str(path),
+                    )
+                for name, content in (files or {}).items():
+                    atomic_write(run.target(name), content)
+                run.write_json("config.json", {"format": FORMAT, "version": __version__, **config})
+        except InputError:
+            if new:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
         return run
 
     @classmethod
@@ -66,11 +78,33 @@ class Run:
         except ValueError as error:
             raise InputError(f"is not JSON ({error})", place=str(file)) from None
 
+    @contextmanager
+    def held(self, advice: str = "") -> Iterator[None]:
+        """Be the one process that changes this run; a full disk is then told together with how to go on."""
+        try:
+            with locked(self.path):
+                yield
+        except DiskFull as full:
+            place = full.place or str(self.path)
+            raise DiskFull(place, advice or f"go on with sidestep resume {self.path}") from full
+
+    def target(self, name: str) -> Path:
+        """Where to write the file `name`: inside this folder, through no link that somebody put there."""
+        file = self.path / name
+        for place in (file, *(self.path / part for part in Path(name).parents if part.name)):
+            if place.is_symlink():
+                raise InputError(
+                    "is a link, and a run's files are written inside its folder; remove it", place=str(place)
+                )
+        with writing(file):
+            file.parent.mkdir(exist_ok=True)
+        return file
+
     def write_json(self, name: str, content: Any) -> None:
-        atomic_write(self.path / name, json.dumps(content, indent=1) + "\n")
+        atomic_write(self.target(name), json.dumps(content, indent=1) + "\n")
 
     def write_lines(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
-        atomic_write(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
+        atomic_write(self.target(name), "".join(json.dumps(row) + "\n" for row in rows))
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -78,7 +112,7 @@ class Run:
     def save_state(self, tree: Any, header: dict[str, Any]) -> None:
         from sidestep.trees import save_tree
 
-        save_tree(self.path / "state.safetensors", tree, header)
+        save_tree(self.target("state.safetensors"), tree, header)
 
     def load_state(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """The last checkpoint and its header; None when the run stopped before its first."""
@@ -88,10 +122,7 @@ class Run:
         return (load_tree(file, like), read_header(file)) if file.is_file() else None
 
     def append_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.target("metrics.jsonl"), "".join(json.dumps(row) + "\n" for row in rows))
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines; a last one that a kill cut short is left out."""

@@ -83,7 +83,7 @@ class PairsCampaign:
         auditor = Auditor(self.model, self.rule, self.constraints, self.store, self.seed, rollouts, confidence)
         audits: list[dict[str, Any]] = []
         _, result = audited(auditor, audits, 1, lambda: 0, lambda _: policy.mean(), lambda *_: None)
-        save_policy(self.run.path / "policy.safetensors", policy, self.reference)
+        save_policy(self.run.target("policy.safetensors"), policy, self.reference)
         self.run.write_json("audits.json", audits)
         seconds = time.perf_counter() - began
         return result | {"labels_used": len(self.ids), "seconds": seconds, "seed": self.seed}
@@ -133,7 +133,7 @@ class PairsCampaign:
         pairs = jax.tree.map(lambda leaf: leaf[rows], self.pairs)
         safety, _ = fit(safety, pairs, self.category[rows], pair_fit(), jax.random.fold_in(self.key, FITTING))
         names = [*self.model.spec.state.names, *self.model.spec.action.names]
-        save_safety(self.run.path / "safety.safetensors", safety, self.store.scale, names, {"labels": len(self.ids)})
+        save_safety(self.run.target("safety.safetensors"), safety, self.store.scale, names, {"labels": len(self.ids)})
         planner = Planner(self.model, safety, self.constraints, self.planning)
         tolerances = np.round([optimum.constraint_values], 6)
         state, history = planner.start(jax.random.fold_in(self.key, PLANNING)[None], tolerances=tolerances), []

@@ -178,7 +178,7 @@ class Campaign:
         self._note_round(number, rows, tolerances, gap, report, time.perf_counter() - began)
         names = [*self.model.spec.state.names, *self.model.spec.action.names]
         about = {"labels": self.labels_used}
-        save_safety(self.run.path / "safety.safetensors", self.safety, self.store.scale, names, about)
+        save_safety(self.run.target("safety.safetensors"), self.safety, self.store.scale, names, about)
         self.notes["stage"] = "check"
         self._save()
 
@@ -383,7 +383,7 @@ class Campaign:
         return load_policy(self.run.path / self.notes["candidates"][index]["file"], self.model, self.safety)
 
     def _keep(self, file: str, policy: Any) -> None:
-        save_policy(self.run.path / file, policy, self.reference)
+        save_policy(self.run.target(file), policy, self.reference)
 
     def _save(self) -> None:
         self.run.write_lines("rounds.jsonl", self.notes["rounds"])

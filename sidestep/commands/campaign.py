@@ -61,7 +61,8 @@ def begin(
             "planning": asdict(plan_config),
         },
     )
-    return go_on(run, quiet, as_json)
+    with run.held():
+        return go_on(run, quiet, as_json)
 
 
 def go_on(run: Run, quiet: bool, as_json: bool) -> int:

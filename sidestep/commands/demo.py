@@ -18,7 +18,9 @@ def demo(out: Path, seed: int, quiet: bool) -> int:
     """The campaign; a demo that was stopped goes on."""
     say(STORY, quiet=quiet, wrap=True)
     if (out / "config.json").exists() and not (out / "result.json").exists():
-        return go_on(Run.open(out), quiet, False)
+        run = Run.open(out)
+        with run.held():
+            return go_on(run, quiet, False)
     folder = out
     number = 1
     while folder.exists() and any(folder.iterdir()):

@@ -27,10 +27,9 @@ def collect(
         raise InputError(f"must be at least 1, not {horizon}", place="--horizon")
     mdp = load_model(model)
     acting = named_policy(policy, mdp)
-    make = Store.open if store.exists() else Store.create
     key = jax.random.key(seed)
     added = 0
-    with make(store, mdp.spec, scale_of(rule, mdp)) as opened:
+    with Store.open_or_create(store, mdp.spec, scale_of(rule, mdp)) as opened:
         with progress_bar("trajectory", count, quiet) as bar:
             for index in range(-(-count // CHUNK)):
                 batch = min(CHUNK, count - index * CHUNK)

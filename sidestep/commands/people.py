@@ -11,8 +11,9 @@ from sidestep.runs import LABELS, Run
 
 def run_store(run: Run, spec: Spec, scale: Scale) -> Store:
     """The labels of a run, a new store if it has none yet."""
-    file = run.path / LABELS
-    return Store.open(file, spec, scale) if file.exists() else Store.create(file, spec, scale)
+    for ending in ("-wal", "-shm", "-journal"):  # SQLite's own files beside the store
+        run.target(LABELS + ending)
+    return Store.open_or_create(run.target(LABELS), spec, scale)
 
 
 def tell_people(run: Run, before: Sequence[str], after: str) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
+from sidestep.files import atomic_write, read_bytes
 from sidestep.labels.rules import Rule
 from sidestep.model import Model
 from sidestep.models import load_model
@@ -76,10 +76,10 @@ def plan_once(
             "seeds": seeds,
             "settings": asdict(config),
         },
+        {"safety.safetensors": read_bytes(safety)} if safety else {},
     )
-    if safety is not None:
-        shutil.copyfile(safety, run.path / "safety.safetensors")
-    return go_on(run, quiet, as_json)
+    with run.held():
+        return go_on(run, quiet, as_json)
 
 
 def go_on(run: Run, quiet: bool, as_json: bool) -> int:
@@ -133,13 +133,11 @@ def finish(
     seed = asked["seed"] + index
     target = run
     if asked["seeds"] > 1:
-        folder = run.path / f"seed-{seed}"
-        folder.mkdir(exist_ok=True)
-        target = Run(folder)
+        target = Run(run.target(f"seed-{seed}/config.json").parent)
         target.write_json("config.json", {**asked, "seed": seed, "seeds": 1})
         if run.has("safety.safetensors"):
-            shutil.copyfile(run.path / "safety.safetensors", folder / "safety.safetensors")
-    save_policy(target.path / "policy.safetensors", plan.policy, asked["model"])
+            atomic_write(target.target("safety.safetensors"), read_bytes(run.path / "safety.safetensors"))
+    save_policy(target.target("policy.safetensors"), plan.policy, asked["model"])
     result: dict[str, Any] = {"model": model.spec.name}
     if expert is not None:
         result = audit(model, plan.policy.mean(), expert, constraints, certification_key(seed))

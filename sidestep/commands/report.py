@@ -3,13 +3,17 @@
 from pathlib import Path
 
 from sidestep.commands.console import say
+from sidestep.runs import AGAIN
 
 
 def report(folder: Path) -> int:
     """Write the HTML report into the run's folder."""
+    from sidestep.report.folder import Folder
     from sidestep.report.html import write_report
 
-    say(f"the report is in {write_report(folder)}")
+    with Folder(folder).run.held(AGAIN):
+        file = write_report(folder)
+    say(f"the report is in {file}")
     return 0
 
 

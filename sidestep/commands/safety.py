@@ -10,6 +10,7 @@ import numpy as np
 
 from sidestep.commands.console import progress_bar, say, show_table
 from sidestep.errors import InputError
+from sidestep.files import save_picture
 from sidestep.labels.store import Store
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import Progress, fit
@@ -91,7 +92,7 @@ def _save_picture(model: Any, trajectories: Any, categories: np.ndarray, out: Pa
     from sidestep.safety.plots import reliability_plot
 
     figure = reliability_plot(np.asarray(predict(model, trajectories)), np.asarray(categories))
-    figure.savefig(out.with_suffix(".png"), dpi=130)
+    save_picture(figure, out.with_suffix(".png"), dpi=130)
 
 
 def explain(store: Path, trajectory: int, safety: Path, out: Path | None, seed: int, quiet: bool) -> int:
@@ -111,6 +112,6 @@ def explain(store: Path, trajectory: int, safety: Path, out: Path | None, seed: 
     for line in history + found.lines(names):
         say(line)
     picture = out or store.with_name(f"{store.stem}-{trajectory}.png")
-    blame_plot(found, names).savefig(picture, dpi=130)
+    save_picture(blame_plot(found, names), picture, dpi=130)
     say(f"the picture is in {picture}")
     return 0

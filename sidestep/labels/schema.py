@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sidestep.constraints import Scale
-from sidestep.errors import InputError
+from sidestep.errors import DiskFull, InputError
+from sidestep.files import disk_is_full
 
 if TYPE_CHECKING:
     from sidestep.model import Space, Spec
@@ -111,7 +112,22 @@ def create(path: Path, spec: "Spec", scale: Scale) -> None:
             connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise InputError(f"cannot make a store here: {error}", place=str(path)) from error
+        raise cannot_use(error, path, "cannot make a store here") from error
+
+
+def is_made(path: Path) -> bool:
+    """Whether anything was made here; an empty database is what a kill or a full disk leaves of `create`."""
+    if not path.exists():
+        return False
+    if not path.is_file():
+        return True
+    try:
+        with closing(_connect(path, mode="rw")) as connection:
+            return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+    except sqlite3.DatabaseError as error:
+        if isinstance(full := cannot_use(error, path, ""), DiskFull):
+            raise full from error
+        return True
 
 
 def connect(path: Path) -> tuple[sqlite3.Connection, dict[str, str]]:
@@ -136,10 +152,19 @@ def connect(path: Path) -> tuple[sqlite3.Connection, dict[str, str]]:
         return connection, about
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise InputError(f"this is not a label store that can be read: {error}", place=str(path)) from error
+        raise cannot_use(error, path, "this is not a label store that can be read") from error
     except InputError:
         connection.close()
         raise
+
+
+def cannot_use(error: sqlite3.Error, path: Path, otherwise: str) -> InputError:
+    """What SQLite says against a store; a full disk is no fault of the store's."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    suspect = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and disk_is_full(path.parent)
+    if code == sqlite3.SQLITE_FULL or suspect:
+        return DiskFull(str(path))
+    return InputError(f"{otherwise}: {error}", place=str(path))
 
 
 def check_model(stored: dict[str, Any], spec: "Spec", place: str) -> None:
@@ -165,7 +190,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
             f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=WAIT_SECONDS, isolation_level=None
         )
     except sqlite3.Error as error:
-        raise InputError(f"cannot open: {error}", place=str(path)) from error
+        raise cannot_use(error, path, "cannot open") from error
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

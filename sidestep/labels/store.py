@@ -87,6 +87,12 @@ class Store:
             raise
         return store
 
+    @classmethod
+    def open_or_create(cls, path: str | PathLike[str], spec: "Spec", scale: Scale) -> Self:
+        """The store at `path`, made if it is not there or if making it was cut short."""
+        make = cls.open if schema.is_made(Path(path)) else cls.create
+        return make(path, spec, scale)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -116,7 +122,7 @@ class Store:
                     self._connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise InputError(f"the store cannot be read or written: {error}", place=str(self.path)) from error
+            raise schema.cannot_use(error, self.path, "the store cannot be read or written") from error
 
     def add(
         self,

@@ -18,7 +18,7 @@ def write_report(path: Path) -> Path:
     folder = Folder(Path(path))
     with style():
         text = page(f"Sidestep: {_title(folder)}", *_parts(folder))
-    target = folder.path / "report.html"
+    target = folder.run.target("report.html")
     atomic_write(target, text)
     return target
 

@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from sidestep.files import save_picture
 from sidestep.reproduce.experiments import CONTINUOUS_METHODS, GridMap, Size, continuous_job, grid_job
 from sidestep.reproduce.jobs import Jobs
 from sidestep.reproduce.tables import last_tests
@@ -84,6 +85,6 @@ def _marked(figure: Figure, size: Size) -> Figure:
 def save_figure(folder: Path, name: str, figure: Figure) -> list[str]:
     files = [f"{name}.svg", f"{name}.png"]
     for file in files:
-        figure.savefig(folder / file, dpi=150)
+        save_picture(figure, folder / file, dpi=150)
     plt.close(figure)
     return files
