@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.errors import InputError
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.model import Model
+from sidestep.model import Model, require_finite_weights
 from sidestep.models import load_model
 from sidestep.policies import NetworkPolicy, make_policy
 from sidestep.runs import Run
@@ -21,6 +21,7 @@ from sidestep.trees import load_tree, read_header, save_tree
 
 def save_policy(path: Path, policy: NetworkPolicy | TabularPolicy, model_reference: str) -> None:
     """The policy's weights with a header that is enough to build it again."""
+    require_finite_weights(policy, f"the policy of '{model_reference}'", str(path))
     if isinstance(policy, TabularPolicy):
         save_tree(path, policy, {"kind": "tabular-policy", "model": model_reference})
         return
@@ -38,7 +39,8 @@ def save_policy(path: Path, policy: NetworkPolicy | TabularPolicy, model_referen
 def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy | TabularPolicy:
     header = read_header(path)
     if header.get("kind") == "tabular-policy":
-        return load_tree(path, TabularPolicy(jnp.zeros(model.finite.reward.shape), model))  # type: ignore[attr-defined]
+        table = TabularPolicy(jnp.zeros(model.finite.reward.shape), model)  # type: ignore[attr-defined]
+        return _finite(load_tree(path, table), path)
     if header.get("kind") != "network-policy":
         raise InputError("is a file of ours, but not a policy", place=str(path))
 
@@ -52,7 +54,12 @@ def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy |
             safety=safety if header["memory"] else None,
         )
 
-    return load_tree(path, eqx.filter_eval_shape(fresh))
+    return _finite(load_tree(path, eqx.filter_eval_shape(fresh)), path)
+
+
+def _finite(policy: Any, path: Path) -> Any:
+    require_finite_weights(policy, "the policy", str(path))
+    return policy
 
 
 class Actor:
@@ -79,6 +86,8 @@ class Actor:
         size = self.policy.model.spec.state.size
         if state.ndim not in (1, 2) or state.shape[-1] != size:
             raise InputError(f"a state has shape ({size},) or (batch, {size}), not {state.shape}")
+        if not np.isfinite(state).all():
+            raise InputError(f"a state must hold finite numbers, not {np.asarray(state).tolist()}")
         key = jax.random.key(self._clock) if key is None else key
         if self._memory is None:
             first = self.policy.start()
@@ -113,8 +122,8 @@ class Monitor:
 
     @property
     def alarm(self) -> bool:
-        """Is the risk of anything but the best category above the threshold?"""
-        return bool(np.asarray(self._risk(self._memory))[0] > self.threshold)
+        """Is the risk of anything but the best category above the threshold, or unknown (not a number)?"""
+        return not bool(np.asarray(self._risk(self._memory))[0] <= self.threshold)
 
 
 class Answer:

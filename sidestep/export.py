@@ -16,7 +16,7 @@ from sidestep.affine_bounds import affine_bounds
 from sidestep.errors import InputError
 from sidestep.files import atomic_write
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.model import Policy
+from sidestep.model import Policy, require_finite_weights
 from sidestep.policies import GaussianHead, NetworkPolicy
 from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.hazard import HazardModel
@@ -80,6 +80,7 @@ def _policy_of(given: Any) -> Any:
     policy = given if isinstance(given, Policy) else given.policy_of(given.model)
     if not isinstance(policy, NetworkPolicy | TabularPolicy):
         raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")
+    require_finite_weights(policy, f"the policy of '{policy.model.spec.name}'")
     return policy
 
 

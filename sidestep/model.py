@@ -323,6 +323,41 @@ def _scan_until_done(body: Callable, carry: Any, steps: int) -> Any:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:steps], stacked)
 
 
+def require_finite(spec: Spec, trajectory: Trajectory) -> Trajectory:
+    """The same trajectories, as NumPy arrays; refused where a real step holds a number that is not finite.
+
+    Nothing is labelled, fitted to, compared or audited before it has passed here: NaN > limit is False, so that most
+    rules would call a trajectory of NaN harmless.
+    """
+    plain = jax.tree.map(np.asarray, trajectory)
+    found = []
+    for names, part in (
+        ([f"state '{name}'" for name in spec.state.names], plain.states),
+        ([f"action '{name}'" for name in spec.action.names], plain.actions),
+        (["the reward"], plain.rewards[..., None]),
+    ):
+        wrong = ~np.isfinite(part) & plain.mask[..., None]
+        if wrong.any():
+            step, row, entry = np.argwhere(wrong.swapaxes(0, 1))[0].tolist()
+            found.append((step, row, names[entry], part[row, step, entry]))
+    if not found:
+        return plain
+    step, row, name, value = min(found, key=lambda one: one[0])
+    raise InputError(
+        f"model '{spec.name}': {name} is {value} at step {step} of trajectory {row} (both counted from 0), and states, "
+        "actions and rewards must be finite numbers; `sidestep check` tries a model"
+    )
+
+
+def require_finite_weights(tree: Any, what: str, place: str | None = None) -> None:
+    """Refuse a policy or a safety model of which a number is not finite; `what` names it in the sentence."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_inexact_array)):
+        wrong = ~np.isfinite(np.asarray(leaf))
+        if wrong.any():
+            where = jax.tree_util.keystr(path)
+            raise InputError(f"{what} holds {wrong.sum()} numbers that are not finite, first in {where}", place=place)
+
+
 @run_seldom
 def rollout(model: Model, policy: Policy, key: PRNGKeyArray, batch: int, horizon: int | None = None) -> Trajectory:
     """`batch` trajectories of `policy` in `model`, as one compiled program.

@@ -32,6 +32,8 @@ class Exported:
         states, size = np.asarray(state, np.float32), self.about["state_size"]
         if states.ndim not in (1, 2) or states.shape[-1] != size:
             raise ValueError(f"a state has shape ({size},) or (batch, {size}), not {states.shape}")
+        if not np.isfinite(states).all():
+            raise ValueError("a state must hold finite numbers")
         return np.atleast_2d(states)
 
 

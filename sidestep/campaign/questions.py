@@ -11,7 +11,7 @@ from sidestep.campaign.rungs import Rungs
 from sidestep.compiling import run_once
 from sidestep.labels.collect import explore, explorers
 from sidestep.labels.select import How, choose, spread
-from sidestep.model import Model, Trajectory, rollout
+from sidestep.model import Model, Trajectory, require_finite, rollout
 from sidestep.planning.diversity import elites
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the rungs' policies
@@ -24,12 +24,12 @@ NOISE = (0.3, 0.15)  # deviation of the pool's actions, in the first and the las
 def first_questions(model: Model, how: How, count: int, key: jax.Array) -> list[tuple[str, Trajectory]]:
     """Explorers that have been to places far apart, and good trajectories of every kind; or any explorers."""
     if how == "random":
-        return [("explorer", explore(model, key, count))]
+        return [("explorer", require_finite(model.spec, explore(model, key, count)))]
     explore_key, elite_key = jax.random.split(key)
     pool, shares = explorers(model, explore_key, max(EXPLORERS * count, FEWEST_EXPLORERS))
-    best = elites(model, count // 2, pool, shares, elite_key)
-    pool = jax.tree.map(np.asarray, pool)
-    return [("explorer", pool[spread(pool, count - count // 2)]), ("elite", best)]
+    found = require_finite(model.spec, pool)
+    best = require_finite(model.spec, elites(model, count // 2, pool, shares, elite_key))
+    return [("explorer", found[spread(found, count - count // 2)]), ("elite", best)]
 
 
 def round_questions(
@@ -41,14 +41,21 @@ def round_questions(
     noise = NOISE[0] * (NOISE[1] / NOISE[0]) ** progress
     means = plain_rollouts(model, rungs.policies, plain, plain_key)
     pool = _stacked_rollouts(model, rungs.noisy(noise), POOL, pool_key)
-    pool = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), pool)
+    pool = require_finite(model.spec, _flat(pool))
     others = pool[choose(how, safety, pool, known, max(count - plain * RUNGS, 0), choose_key)]
     return [jax.tree.map(lambda leaf, i=i: leaf[i], means) for i in range(RUNGS)], others
 
 
 def plain_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
     """`count` rollouts of each policy of a stack by its mean action."""
-    return jax.tree.map(np.asarray, _stacked_rollouts(model, policies.mean(), count, key))
+    found = jax.tree.map(np.asarray, _stacked_rollouts(model, policies.mean(), count, key))
+    require_finite(model.spec, _flat(found))
+    return found
+
+
+def _flat(stacked: Trajectory) -> Trajectory:
+    """The trajectories of all policies as one batch."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), stacked)
 
 
 @run_once

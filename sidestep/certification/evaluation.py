@@ -15,7 +15,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.constraints import Constraint
 from sidestep.labels.rules import Rule
-from sidestep.model import Model, Policy, Trajectory, rollout
+from sidestep.model import Model, Policy, Trajectory, require_finite, rollout
 
 CERTIFICATION = 0x5AFE  # folded into a seed's key: trajectories of certification never meet those of training
 BATCH = 1000
@@ -101,8 +101,8 @@ def fresh_return(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int 
 
 def _fresh(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int) -> Iterator[Trajectory]:
     for index, start in enumerate(range(0, rollouts, BATCH)):
-        batch = jax.tree.map(np.asarray, rollout(model, policy, jax.random.fold_in(key, index), BATCH))
-        yield batch[: min(BATCH, rollouts - start)]
+        batch = rollout(model, policy, jax.random.fold_in(key, index), BATCH)
+        yield require_finite(model.spec, batch[: min(BATCH, rollouts - start)])
 
 
 def _both_returns(trajectory: Trajectory, model: Model) -> np.ndarray:

@@ -18,7 +18,7 @@ def collect(
     from sidestep.commands.policies import named_policy
     from sidestep.labels.rules import scale_of
     from sidestep.labels.store import Store
-    from sidestep.model import rollout
+    from sidestep.model import require_finite, rollout
     from sidestep.models import load_model
 
     if count < 1:
@@ -27,15 +27,23 @@ def collect(
         raise InputError(f"must be at least 1, not {horizon}", place="--horizon")
     mdp = load_model(model)
     acting = named_policy(policy, mdp)
+    scale = scale_of(rule, mdp)
     key = jax.random.key(seed)
+
+    def rolled(index: int) -> Any:
+        batch = min(CHUNK, count - index * CHUNK)
+        return require_finite(mdp.spec, rollout(mdp, acting, jax.random.fold_in(key, index), batch, horizon))
+
+    first = rolled(0)  # before a store is made: a model that fails leaves none behind
     added = 0
-    with Store.open_or_create(store, mdp.spec, scale_of(rule, mdp)) as opened:
-        with progress_bar("trajectory", count, quiet) as bar:
-            for index in range(-(-count // CHUNK)):
-                batch = min(CHUNK, count - index * CHUNK)
-                trajectory = rollout(mdp, acting, jax.random.fold_in(key, index), batch, horizon)
-                added += opened.add(trajectory, policy=policy, seed=seed).new
-                bar.update(index * CHUNK + batch)
+    with (
+        Store.open_or_create(store, mdp.spec, scale) as opened,
+        progress_bar("trajectory", count, quiet) as bar,
+    ):
+        for index in range(-(-count // CHUNK)):
+            trajectory = rolled(index) if index else first
+            added += opened.add(trajectory, policy=policy, seed=seed).new
+            bar.update(min((index + 1) * CHUNK, count))
         total = len(opened)
     say(f"{added} new trajectories in {store}, {total} in all")
     return 0

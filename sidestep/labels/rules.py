@@ -5,7 +5,7 @@ A rule plays the expert. The learner sees the categories that it gives and never
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int
 
 from sidestep.constraints import Scale
 from sidestep.errors import InputError
-from sidestep.model import Model, Trajectory
+from sidestep.model import Model, Trajectory, require_finite
 
 DIRTY_X, DIRTY_Y = (2.0, 4.5), (0.0, 10.0)  # the zone that Navigation's reward knows nothing of
 SERVER_ROOM, SERVER_LIMIT = "temp[r2]", 21.0
@@ -46,14 +46,24 @@ class Rule:
 def load_rule(reference: str | None, model: Model) -> Rule:
     """The rule of this name for this model, the model's own when there is no name, or `file.py:function`."""
     if reference and (".py:" in reference or reference.endswith(".py")):
-        return _user_rule(reference, model)
+        return _finite_only(_user_rule(reference, model), model)
     rules = _RULES.get(model.spec.family, {})
     if not rules:
         raise InputError(f"no rule of ours fits the model '{model.spec.name}'; give yours as --rule file.py:function")
     name = reference or next(iter(rules))
     if name not in rules:
         raise InputError(f"expected one of {', '.join(rules)} or file.py:function", place=f"--rule {name}")
-    return rules[name](model)
+    return _finite_only(rules[name](model), model)
+
+
+def _finite_only(rule: Rule, model: Model) -> Rule:
+    """The same rule, which is never asked about a trajectory that is not finite."""
+
+    def label(trajectory: Trajectory) -> Int[Array, " batch"]:
+        inside_jit = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trajectory))
+        return rule.label(trajectory if inside_jit else require_finite(model.spec, trajectory))
+
+    return replace(rule, label=label)
 
 
 def scale_of(reference: str | None, model: Model) -> Scale:

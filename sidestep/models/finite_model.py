@@ -176,5 +176,7 @@ def _check_table(finite: FinitePart, spec: Spec, encoding: np.ndarray) -> None:
     for what, rows in (("probabilities of a pair", finite.probability), ("start probabilities", finite.start)):
         if (rows < 0).any() or not np.allclose(rows.sum(-1), 1.0, rtol=0, atol=1e-9):
             raise InputError(f"model '{spec.name}': the {what} must be at least 0 and sum to 1")
+    if not np.isfinite(finite.reward).all():
+        raise InputError(f"model '{spec.name}': every reward must be a finite number")
     if finite.reward[finite.absorbing].any():
         raise InputError(f"model '{spec.name}': an absorbing state must have reward 0")

@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.compiling import OFTEN, SELDOM, run_once
 from sidestep.constraints import Constraint
-from sidestep.model import Model, Trajectory
+from sidestep.model import Model, Trajectory, require_finite, require_finite_weights
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
@@ -114,7 +114,7 @@ class Planner:
         begun = time.perf_counter()
         best, best_return = state.best, np.asarray(state.best_return)
         learners, training = self._chunk(self.problem.safety, state.learners)
-        results, trajectories = self._test(self.problem.safety, learners)
+        results, trajectories = self._tested(learners)
         training, results = jax.tree.map(np.asarray, (training, results))
         feasible = self._feasible(results["mean"], np.asarray(learners.tolerances))
         # An exact gradient climbs without noise: its latest policy is its best, whatever a test's chance says.
@@ -132,7 +132,18 @@ class Planner:
 
     def test(self, learners: Learner) -> dict[str, Any]:
         """Figures of every learner's policy on test trajectories, by its mean and its sampled action."""
-        return self._test(self.problem.safety, learners)[0]
+        return self._tested(learners)[0]
+
+    def _tested(self, learners: Learner) -> tuple[dict[str, Any], dict[str, Trajectory]]:
+        """Figures and trajectories of a test; both are refused where a number is not finite, by name."""
+        spec = self.problem.model.spec
+        place = f"model '{spec.name}', epoch {int(learners.epoch[0])}"
+        require_finite_weights(learners.policy, "training failed (is the model's gradient finite?): a policy", place)
+        results, trajectories = self._test(self.problem.safety, learners)
+        flat = {name: jax.tree.map(_batch_of_all, trajectory) for name, trajectory in trajectories.items()}
+        flat = {name: require_finite(spec, trajectory) for name, trajectory in flat.items()}
+        require_finite_weights(results, "a test of the policies", place)
+        return results, flat
 
     def finish(self, state: PlannerState, history: Sequence[Row]) -> list[Plan]:
         """One plan a seed, from the final state and all rows."""
@@ -159,9 +170,8 @@ class Planner:
         count = self.problem.safety.categories if self.problem.safety is not None else None
         shares = {}
         for name, trajectory in trajectories.items():
-            seeds, batch = trajectory.length.shape
-            flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), trajectory)
-            categories = np.asarray(self.rule(flat)).reshape(seeds, batch)
+            batch = self.config.test_batch
+            categories = np.asarray(self.rule(trajectory)).reshape(-1, batch)
             width = count or int(categories.max()) + 1
             shares[name] = np.stack([np.bincount(row, minlength=width) / batch for row in categories])
         return shares
@@ -208,6 +218,11 @@ def aimed(learners: Learner, tolerances: Any, config: PlanConfig) -> Learner:
 
 def _of_seed(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _batch_of_all(leaf: Any) -> np.ndarray:
+    """(seed, batch, ...) as (seed * batch, ...)."""
+    return np.asarray(leaf).reshape(-1, *leaf.shape[2:])
 
 
 def _choose(better: np.ndarray, new: Any, old: Any) -> Any:

@@ -115,6 +115,11 @@ def fit(
             break
 
     members = state.average if held is None else state.best
+    if not np.isfinite(train_losses[-1] if held is None else state.best_loss).all():
+        raise InputError(
+            "the fit's loss is not a finite number: the numbers of the trajectories or the learning rate are too large; "
+            "rescale the states, or give a smaller --learning-rate"
+        )
     model = eqx.tree_at(lambda m: m.members, model, members) if isinstance(model, Ensemble) else members
     before = after = None
     if held is not None:
@@ -164,8 +169,10 @@ def check_labels(model: SafetyModel, trajectory: Trajectory, categories: np.ndar
     if np.min(trajectory.length) < 1:
         raise InputError("a labelled trajectory needs at least one step, and one of these has none")
     real = np.asarray(trajectory.mask)
-    if not (np.isfinite(trajectory.states[real]).all() and np.isfinite(trajectory.actions[real]).all()):
-        raise InputError("a labelled trajectory has a state or an action that is not a finite number; leave it out")
+    if not all(np.isfinite(part[real]).all() for part in (trajectory.states, trajectory.actions, trajectory.rewards)):
+        raise InputError(
+            "a labelled trajectory has a state, an action or a reward that is not a finite number; leave it out"
+        )
 
 
 def generator(key: PRNGKeyArray) -> np.random.Generator:

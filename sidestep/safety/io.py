@@ -10,6 +10,7 @@ import jax
 from sidestep.compiling import run_once
 from sidestep.constraints import Scale
 from sidestep.errors import InputError
+from sidestep.model import require_finite_weights
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble
@@ -42,6 +43,7 @@ def _fresh(kind: str, sizes: tuple[int, int, int], members: int, config: dict[st
 
 def save_safety(path: Path, model: SafetyModel, scale: Scale, names: Sequence[str] = (), about: Any = None) -> None:
     """`names` are those of the state's and action's entries; `about` says what it was fitted on and how well."""
+    require_finite_weights(model, "the safety model", str(path))
     config = model.config()
     header = {
         "format": FORMAT,
@@ -67,7 +69,9 @@ def load_safety(path: Path) -> SafetyModel:
     def fresh() -> SafetyModel:
         return make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
 
-    return load_tree(path, eqx.filter_eval_shape(fresh))
+    model = load_tree(path, eqx.filter_eval_shape(fresh))
+    require_finite_weights(model, "the safety model", str(path))
+    return model
 
 
 def safety_header(path: Path) -> dict[str, Any]:
