@@ -117,8 +117,8 @@ def fit(
     members = state.average if held is None else state.best
     if not np.isfinite(train_losses[-1] if held is None else state.best_loss).all():
         raise InputError(
-            "the fit's loss is not a finite number: the numbers of the trajectories or the learning rate are too large; "
-            "rescale the states, or give a smaller --learning-rate"
+            "the fit's loss is not a finite number: the numbers of the trajectories or the learning rate are too "
+            "large; rescale the states, or give a smaller --learning-rate"
         )
     model = eqx.tree_at(lambda m: m.members, model, members) if isinstance(model, Ensemble) else members
     before = after = None
