@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 
 from sidestep.campaign.config import CampaignConfig
-from sidestep.errors import DiskFull, InputError
+from sidestep.errors import DiskFull, Infeasible, InputError
 from sidestep.files import NO_SPACE
 from sidestep.kept_programs import keep_compiled_programs
 from sidestep.planning.config import PlanConfig
@@ -231,6 +231,7 @@ class Plan(Common):
     """From no label to a certified policy: rounds of asking, fitting and planning, then an audit on fresh rollouts.
 
     With --safety: plan once against this fitted safety model, and certify.
+    Exit status: 0 every constraint is certified, 1 not certified or infeasible, 2 bad input, 3 labels are needed.
     """
 
     model: ModelReference
@@ -281,7 +282,10 @@ class Plan(Common):
 
 @dataclass(kw_only=True)
 class Resume(Common):
-    """Go on with a run where it stopped, bit for bit."""
+    """Go on with a run where it stopped, bit for bit.
+
+    Exit status: 0 every constraint is certified, 1 not certified or infeasible, 2 bad input, 3 labels are needed.
+    """
 
     folder: RunPath
     json: bool = False
@@ -299,15 +303,19 @@ class Resume(Common):
 
 @dataclass(kw_only=True)
 class Certify(Common):
-    """Audit a run's policy on fresh rollouts, labelled by the rule, or by people until it is decided."""
+    """Audit a run's policy on fresh rollouts, labelled by the rule, or by people until it is decided.
+
+    The run keeps a ledger of its audits. A further one shares the error with those before it, so it takes more to pass.
+    Exit status: 0 certified, 1 not certified, 2 bad input, 3 labels are needed.
+    """
 
     folder: RunPath
-    rollouts: int = 2000
-    """Fresh rollouts; at most so many where people label."""
+    rollouts: int | None = None
+    """Fresh rollouts, 2,000 without it; at most so many where people label."""
     people: bool = False
     """People label, although there is a rule."""
-    confidence: float = 0.95
-    """Probability with which all bounds hold together."""
+    confidence: float | None = None
+    """Probability with which all bounds of all audits of the run hold together; 0.95 without it."""
     json: bool = False
     """Print the certificate as JSON."""
 
@@ -419,7 +427,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 when it worked, 2 with one sentence on standard error when the input was bad."""
+    """Run one command and give its exit status.
+
+    0 done (plan, resume, certify: every constraint is certified), 1 finished but not certified or infeasible, 2 bad
+    input in one sentence on standard error, 3 labels are needed.
+    """
     try:
         with _one_sentence_errors():
             command = _parse(sys.argv[1:] if arguments is None else arguments)
@@ -429,7 +441,7 @@ def main(arguments: list[str] | None = None) -> int:
         return status
     except InputError as error:
         print(f"sidestep: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, Infeasible) else 2
     except KeyboardInterrupt:
         print("sidestep: stopped", file=sys.stderr)
         return 130

@@ -1,4 +1,6 @@
-"""The one error that a user's input can cause, and the one that a full disk can."""
+"""The errors that a command expects: bad input, a full disk, labels to come, a problem without a solution."""
+
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -23,3 +25,18 @@ class DiskFull(InputError):
 
     def __init__(self, place: str, advice: str = "give the command again") -> None:
         super().__init__(f"there is no space left on the disk; free some and {advice}", place=place)
+
+
+class Infeasible(InputError):
+    """No policy meets the constraints: exit status 1."""
+
+
+class LabelsNeeded(Exception):
+    """These trajectories of the store need labels before the work can go on: exit status 3.
+
+    In an audit, `audit` is its entry of the ledger, and `at_best` further labels decide it if all of them are clean.
+    """
+
+    def __init__(self, ids: list[int], *, audit: Any = None, at_best: int = 0) -> None:
+        super().__init__(f"{len(ids)} trajectories need labels")
+        self.ids, self.audit, self.at_best = ids, audit, at_best

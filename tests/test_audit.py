@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sidestep.answers import save_policy
-from sidestep.certification.evaluation import judge
-from sidestep.certification.sequential import SequentialAudit, crossing, people_audit, split_confidence, stopping_limits
+from sidestep.certification.bounds import judge
+from sidestep.certification.records import split_confidence
+from sidestep.certification.sequential import SequentialAudit, crossing, people_audit, stopping_limits
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
@@ -98,7 +99,8 @@ def test_refused_when_broken_and_when_no_label_could_help():
     audit = SequentialAudit(constraints("none>=0.95"))
     broken = audit.read([2, 0, 2, 2, 0, 2])
     assert broken.status == "refused"
-    assert broken.verdicts[0].upper < 0.95
+    assert broken.verdicts[0].upper < 1.0
+    assert not broken.verdicts[0].met
     hopeless = audit.read(([0] * 19 + [1]) * 100)
     assert hopeless.status == "refused"
     assert hopeless.used < 2000
@@ -113,7 +115,7 @@ def test_agrees_with_the_bound_of_a_fixed_number():
         assert judge([constraint], [labels - costly, costly, 0], 0.95)[0].certified
     state = SequentialAudit((constraint,)).read([0] * 59)
     fixed = judge([constraint], [59, 0, 0], 0.95)[0]
-    assert fixed.lower - 1e-4 < state.verdicts[0].lower <= fixed.lower
+    assert state.verdicts[0].lower == pytest.approx(fixed.lower, abs=1e-6)
 
 
 def test_fewer_costs_never_certify_later():
@@ -184,22 +186,23 @@ def run(tmp_path):
 
 
 def test_certify_asks_people_and_writes_what_they_decide(run, tmp_path, capsys):
-    assert main(["certify", str(run.path)]) == 0
-    assert "label these 59 trajectories" in capsys.readouterr().out
+    assert main(["certify", str(run.path)]) == 3
+    assert "label these 73 trajectories" in capsys.readouterr().out, "a run's first audit has half of the error"
     assert "return" not in run.read_json("result.json")
     with Store.open(run.path / "labels.store") as store:
-        assert {source.policy for source in store.sources(range(1, 60))} == {"audit"}
+        assert {source.policy for source in store.sources(range(1, 74))} == {"audit"}
     file = tmp_path / "labels.csv"
-    file.write_text("trajectory,label\n" + "".join(f"{run},none\n" for run in range(1, 60)))
+    file.write_text("trajectory,label\n" + "".join(f"{run},none\n" for run in range(1, 74)))
     assert main(["label", str(run.path / "labels.store"), "--import", str(file), "--annotator", "ann"]) == 0
     capsys.readouterr()
     assert main(["certify", str(run.path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["status"] == "certified"
     written = run.read_json("result.json")
-    assert written == {"labels_used": 40, "seed": 4, **printed}
+    assert {"status": "certified", **written} == printed
+    assert (written["labels_used"], written["seed"], written["confidence"]) == (40, 4, 0.95)
     assert written["constraints"][0]["lower"] > 0.95
-    assert (written["audit_labels"], written["rollouts"]) == (59, 59)
+    assert (written["audit_labels"], written["rollouts"], written["audits"]) == (73, 73, 1)
     assert written["return"]["mean"] < 0
 
 

@@ -15,9 +15,9 @@ from sidestep.campaign.ladder import best_of, certifiable, certifiable_costs, ru
 from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.rungs import TESTS, PairHazards, TableRungs
 from sidestep.campaign.trajectories import Campaign, best_harmless, varied
-from sidestep.campaign.waiting import Waiting
+from sidestep.certification.bounds import CERTIFYING
 from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import InputError
+from sidestep.errors import InputError, LabelsNeeded
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule, load_rule
@@ -59,7 +59,7 @@ class TestLadder:
 
     def test_after_a_refusal_less_is_certifiable_since_less_confidence_is_left(self):
         aims = [certifiable_costs(NONE, 2000, 0.95, audit)[0] for audit in (1, 2, 3)]
-        assert aims[0] == certifiable(NONE[0], 2000, 0.975)
+        assert aims[0] == certifiable(NONE[0], 2000, 1.0 - CERTIFYING * 0.025)
         assert aims[0] > aims[1] > aims[2]
 
     def test_few_rollouts_cannot_certify_much(self):
@@ -209,21 +209,21 @@ class TestPairs:
         result = campaign.go_on()
         exact = occupancy_lp(model.finite, [Bound(model.side_effect.astype(float), 0.0)])
         assert campaign.rounds[-1]["return"] == pytest.approx(exact.value, abs=1e-3)
-        assert result["penalty"]["mean"] == 0.0
-        assert result["constraints"][0]["certified"]
-        assert result["labels_used"] < 0.2 * model.finite.reward.size
+        assert result.penalty.mean == 0.0
+        assert result.certified
+        assert result.labels_used < 0.2 * model.finite.reward.size
 
         people, asked = self.campaign(tmp_path / "people", None), []
         for _ in range(20):
             try:
                 people._known_optimum()
                 break
-            except Waiting as waiting:
+            except LabelsNeeded as waiting:
                 asked += waiting.ids
                 people.store.label(waiting.ids, rule.label(people.store.get(waiting.ids)), annotator="ann")
                 people = self.campaign(tmp_path / "people", None)
                 people._remember()
-        assert len(asked) == len(set(asked)) == result["labels_used"]
+        assert len(asked) == len(set(asked)) == result.labels_used
         assert people.rounds[-1]["return"] == pytest.approx(exact.value, abs=1e-3)
 
 
@@ -292,9 +292,9 @@ class TestTrajectories:
         rule = Rule("lingering", Scale(), lingering)
         whole = self.campaign(tmp_path / "whole", walk, rule)
         result = whole.go_on()
-        assert result["labels_used"] <= SMALL.labels
-        assert result["audit_labels"] == 100 * result["audits"]
-        assert len(whole.store.labelled()[0]) == result["labels_used"]
+        assert result.labels_used <= SMALL.labels
+        assert result.audit_labels == 100 * result.audits
+        assert len(whole.store.labelled()[0]) == result.labels_used
 
         stops = ["auditing", "polishing", "planning", "fitting"]
 
@@ -310,12 +310,12 @@ class TestTrajectories:
                 people.go_on()
             except Stopped:
                 continue
-            except Waiting as waiting:
+            except LabelsNeeded as waiting:
                 if people.notes["stage"] != "audit":
                     asked += waiting.ids
                     people.store.label(waiting.ids, lingering(people.store.get(waiting.ids)), annotator="ann")
         assert stops in ([], ["auditing"])
-        assert len(asked) == len(set(asked)) == result["labels_used"]
+        assert len(asked) == len(set(asked)) == result.labels_used
         files = sorted(file.name for file in (tmp_path / "whole").glob("*-rung-*"))
         assert len(files) == 4 * SMALL.rounds + 4
         for name in [*files, "safety.safetensors"]:
@@ -339,14 +339,15 @@ def test_the_command_tells_people_what_to_label(tmp_path, capsys):
         "line = Line()\n"
     )
     arguments = ["plan", f"{file}:line", "--labels", "40", "--categories", "fine<bad", "--out", str(tmp_path / "run")]
-    assert main([*arguments, "--quiet"]) == 0
+    assert main([*arguments, "--quiet"]) == 3
     told = capsys.readouterr().out
-    assert "wait for a label" in told
+    assert "10 trajectories in" in told
+    assert "need labels" in told
     assert "sidestep resume" in told
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["constraints"] == ["fine>=0.95"]
     assert config["kind"] == "campaign"
-    assert main(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 3
     waiting = json.loads(capsys.readouterr().out)
     assert waiting["status"] == "waiting"
     assert len(waiting["trajectories"]) == 10

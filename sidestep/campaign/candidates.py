@@ -46,10 +46,15 @@ def optimism(gaps: Sequence[tuple[float, float]]) -> float:
 
 
 def favourite(
-    candidates: Sequence[Candidate], aims: np.ndarray, gap: float, tried: Sequence[int] = (), audited: int = 0
-) -> int:
-    """The candidate of the highest return among those believed to be within the aims; else the safest."""
+    candidates: Sequence[Candidate], aims: np.ndarray, gap: float, tried: Sequence[int | None] = (), audited: int = 0
+) -> int | None:
+    """The candidate of the highest return among those believed to be within the aims; else the safest.
+
+    None when all of them were tried.
+    """
     left = [index for index in range(len(candidates)) if index not in tried]
+    if not left:
+        return None
     excess = {index: _excess(candidates[index], aims, gap, audited) for index in left}
     within = [index for index in left if excess[index] <= 1.0]
     if within:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from sidestep.certification.sequential import split_confidence
+from sidestep.certification.bounds import CERTIFYING
+from sidestep.certification.records import split_confidence
 from sidestep.constraints import Constraint
 
 WIDE = (1.0, 0.6, 0.25, 0.0)  # first rungs: d to this power, from the tolerance itself to 1
@@ -41,7 +42,7 @@ def certifiable_costs(
     constraints: Sequence[Constraint], rollouts: int, confidence: float, audit: int = 1
 ) -> Float[np.ndarray, " constraint"]:
     """The certifiable cost of each constraint in a campaign's n-th audit, where all of them share the error."""
-    level = 1.0 - (1.0 - split_confidence(confidence, audit)) / len(constraints)
+    level = 1.0 - CERTIFYING * (1.0 - split_confidence(confidence, audit)) / len(constraints)
     return np.array([certifiable(constraint, rollouts, level) for constraint in constraints])
 
 

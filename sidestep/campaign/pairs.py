@@ -20,13 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from sidestep.answers import save_policy
-from sidestep.campaign.audit import Auditor, audited
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import certifiable_costs
-from sidestep.campaign.waiting import Show, Waiting, campaign_key
+from sidestep.campaign.waiting import Show, campaign_key
+from sidestep.certification.auditor import Auditor, audit_until_certified
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Result, audited_result
 from sidestep.constraints import Constraint
+from sidestep.errors import Infeasible, LabelsNeeded
 from sidestep.finite.graph import reachable
-from sidestep.finite.occupancy import Bound, Infeasible, Optimum, occupancy_lp
+from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store
@@ -69,8 +72,8 @@ class PairsCampaign:
         self.ids: dict[int, int] = {}  # of the store, for each pair asked about
         self.rounds: list[dict[str, Any]] = []
 
-    def go_on(self) -> dict[str, Any]:
-        """Ask until the optimum is known, then audit it; raises Waiting where people have to label first."""
+    def go_on(self) -> Result:
+        """Ask until the optimum is known, then audit it; raises LabelsNeeded where people have to label first."""
         began = time.perf_counter()
         self._remember()
         optimum = self._known_optimum()
@@ -78,15 +81,29 @@ class PairsCampaign:
         policy: Any = TabularPolicy(jnp.asarray(optimum.policy, float), self.model)
         if self.planning is not None:
             policy = self._network(optimum)
+        file = self.run.target("policy.safetensors")
+        save_policy(file, policy, self.reference)
         self.show("auditing", {})
-        rollouts, confidence = self.config.rollouts, self.config.confidence
-        auditor = Auditor(self.model, self.rule, self.constraints, self.store, self.seed, rollouts, confidence)
-        audits: list[dict[str, Any]] = []
-        _, result = audited(auditor, audits, 1, lambda: 0, lambda _: policy.mean(), lambda *_: None)
-        save_policy(self.run.target("policy.safetensors"), policy, self.reference)
-        self.run.write_json("audits.json", audits)
-        seconds = time.perf_counter() - began
-        return result | {"labels_used": len(self.ids), "seconds": seconds, "seed": self.seed}
+        ledger = Ledger(self.run)
+        audit = audit_until_certified(
+            Auditor(ledger, self.model, self.constraints, self.rule, self.store),
+            1,
+            lambda: 0,
+            lambda _: file,
+            lambda _: policy.mean(),
+            seed=self.seed,
+            most=self.config.rollouts,
+            promised=self.config.confidence,
+        )
+        return audited_result(
+            audit,
+            ledger.audits,
+            model=self.model.spec.name,
+            labels_used=len(self.ids),
+            seconds=time.perf_counter() - began,
+            seed=self.seed,
+            method="default" if self.planning is None else "gradient",
+        )
 
     def _known_optimum(self) -> Optimum:
         """The optimum under the labels so far, until everything that it visits has a label."""
@@ -158,7 +175,7 @@ class PairsCampaign:
             category_of = resolve(self.store.log(), "newest")
         missing = [i for i in ids if i not in category_of]
         if missing:
-            raise Waiting(missing)
+            raise LabelsNeeded(missing)
         self.category[places] = [category_of[i] for i in ids]
 
     def _remember(self) -> None:

@@ -19,14 +19,17 @@ import numpy as np
 from jaxtyping import Bool
 
 from sidestep.answers import load_policy, save_policy
-from sidestep.campaign.audit import Auditor, audited, costly_of
 from sidestep.campaign.candidates import Candidate, challenger, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import RUNGS, certifiable_costs, mendable, rungs
 from sidestep.campaign.questions import first_questions, plain_rollouts, round_questions
 from sidestep.campaign.rungs import GradientRungs, Rungs, TableRungs
-from sidestep.campaign.waiting import Show, Waiting, campaign_key
+from sidestep.campaign.waiting import Show, campaign_key
+from sidestep.certification.auditor import Auditor, audit_until_certified
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Audit, Result, audited_result
 from sidestep.constraints import Constraint, cost_matrix
+from sidestep.errors import LabelsNeeded
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store
 from sidestep.labels.votes import resolve
@@ -66,7 +69,7 @@ class Campaign:
     ) -> None:
         self.run, self.model, self.rule, self.constraints, self.store = run, model, rule, constraints, store
         self.config, self.seed, self.reference, self.show = config, seed, reference, show
-        self.key = campaign_key(seed)
+        self.key, self.ledger = campaign_key(seed), Ledger(run)
         self.aims = certifiable_costs(constraints, config.rollouts, config.confidence)
         exact = planning.reward_gradient == "exact"
         sizes = model.spec.state.size, model.spec.action.size, len(store.scale)
@@ -106,13 +109,11 @@ class Campaign:
             "candidates": [],
             "rounds": [],
             "rows": 0,
-            "audits": [],
-            "tried": [],
             "seconds": 0.0,
         }
 
-    def go_on(self) -> dict[str, Any]:
-        """From the last saved stage to the end, and the result; raises Waiting where people have to label first."""
+    def go_on(self) -> Result:
+        """From the last saved stage to the end; raises LabelsNeeded where people have to label first."""
         self._load()
         waits = self.notes["stage"] == "explore" and self.rule is None  # for people, before anything is planned
         if self.notes["stage"] in ("explore", "round") and not waits:
@@ -216,36 +217,34 @@ class Campaign:
             self._ask([(f"check of candidate {index}", None, questions)], candidate=index)
         self._save()
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> Result:
         """Audit favourites until one is certified; write the answer."""
         began = time.perf_counter()
         self.show("auditing", {})
-        rollouts, confidence = self.config.rollouts, self.config.confidence
-        auditor = Auditor(self.model, self.rule, self.constraints, self.store, self.seed, rollouts, confidence)
-
-        def learn(index: int, result: dict[str, Any]) -> None:
-            candidate = self._candidates()[index]
-            costly = costly_of(self.constraints, result, self.store.scale.categories)
-            expected = result["rollouts"] * np.sum(candidate.predicted_costs)
-            self.notes["gaps"].append([float(costly.sum()), float(expected)])
-            self.notes["tried"].append(index)
-            self._save()
-            self.show("audited", result)
-
-        index, result = audited(
-            auditor,
-            self.notes["audits"],
+        audit = audit_until_certified(
+            Auditor(self.ledger, self.model, self.constraints, self.rule, self.store),
             self.config.audits,
             self._favourite,
+            lambda index: self.run.path / self.notes["candidates"][index]["file"],
             lambda index: self.policy_of(index).mean(),
-            learn,
+            seed=self.seed,
+            most=self.config.rollouts,
+            promised=self.config.confidence,
+            show=lambda audit: self.show("audited", {"audit": audit.number, "status": audit.status}),
         )
-        self.notes["seconds"] += time.perf_counter() - began
-        self._keep("policy.safetensors", self.policy_of(index))
-        self.run.write_json("audits.json", self.notes["audits"])
-        result |= {"labels_used": self.labels_used, "seconds": self.notes["seconds"], "seed": self.seed}
-        result["harmless_return"] = best_harmless(self.constraints, *self._labelled())
-        return result | {"candidate": self.notes["candidates"][index]}
+        assert audit.candidate is not None
+        self._keep("policy.safetensors", self.policy_of(audit.candidate))
+        return audited_result(
+            audit,
+            self.ledger.audits,
+            model=self.model.spec.name,
+            labels_used=self.labels_used,
+            seconds=self.notes["seconds"] + time.perf_counter() - began,
+            seed=self.seed,
+            method="default",
+            harmless_return=best_harmless(self.constraints, *self._labelled()),
+            candidate=self.notes["candidates"][audit.candidate],
+        )
 
     def _learn(self, number: int) -> tuple[Trajectory, Any, np.ndarray, float]:
         """Fit to all labels so far; what they are, how good the fit is, the rungs' tolerances, and the gap."""
@@ -264,7 +263,7 @@ class Campaign:
         key = jax.random.fold_in(self._key(FITTING), number)
         start = self.unfitted if first else self.safety
         self.safety, report = fit(start, known, categories, config, key, room=self.config.labels)
-        gap = optimism(self.notes["gaps"][-RECENT:])
+        gap = self._optimism()
         tolerances = rungs(self.constraints, self.aims, number / self.config.rounds, gap)
         both_sides = varied(self.constraints, categories)
         self.notes["varied"] = bool(both_sides.any())
@@ -324,7 +323,7 @@ class Campaign:
         category_of = resolve(self.store.log(), "newest")
         missing = [i for i in dict.fromkeys(self._asked_ids()) if i not in category_of]
         if missing:
-            raise Waiting(missing)
+            raise LabelsNeeded(missing)
         weights = cost_matrix(self.constraints).T
         for group in self.notes["asked"]:
             if group["counted"] or (group["rung"] is None and group["candidate"] is None):
@@ -364,18 +363,33 @@ class Campaign:
     def _unchecked(self) -> int | None:
         """The candidate that labels should go to: the favourite until it has enough, then who might replace it."""
         candidates, index = self._candidates(), self._favourite()
-        if candidates[index].labels < ENOUGH:
+        if index is None or candidates[index].labels < ENOUGH:
             return index
-        return challenger(candidates, self._next_aims(), optimism(self.notes["gaps"][-RECENT:]), index, ENOUGH)
+        return challenger(candidates, self._next_aims(), self._optimism(), index, ENOUGH)
 
-    def _favourite(self) -> int:
-        gap = optimism(self.notes["gaps"][-RECENT:])
-        audited = sum(one["rollouts"] for one in self.notes["audits"])
-        return favourite(self._candidates(), self._next_aims(), gap, self.notes["tried"], audited)
+    def _favourite(self) -> int | None:
+        """The candidate to audit next; None when all have been."""
+        audits = self.ledger.of_run
+        tried = [audit.candidate for audit in audits]
+        rollouts = sum(audit.rollouts for audit in audits)
+        return favourite(self._candidates(), self._next_aims(), self._optimism(), tried, rollouts)
+
+    def _optimism(self) -> float:
+        """By how much true costs exceed predicted ones, from labels and audits."""
+        return optimism([*self.notes["gaps"], *(self._audited_gap(audit) for audit in self.ledger.of_run)][-RECENT:])
+
+    def _audited_gap(self, audit: Audit) -> tuple[float, float]:
+        """(costly, predicted) of an audit's rollouts."""
+        if audit.figures is None or audit.candidate is None:
+            return 0.0, 0.0
+        shares = np.array([audit.figures.side_effects[name] for name in self.store.scale.categories])
+        costly = float(cost_matrix(self.constraints).dot(shares).sum()) * audit.rollouts
+        predicted = np.sum(self.notes["candidates"][audit.candidate]["predicted_costs"])
+        return costly, float(audit.rollouts * predicted)
 
     def _next_aims(self) -> np.ndarray:
         """For the next audit. Where others were refused, the last is no time to try for the most return."""
-        audit = len(self.notes["audits"]) + 1
+        audit = len(self.ledger.of_run) + 1
         aims = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence, audit)
         return aims * (LAST_AIM if 1 < audit == self.config.audits else 1.0)
 
@@ -394,6 +408,8 @@ class Campaign:
         if saved is not None:
             (self.rungs.state, self.safety), notes = saved
             self.notes |= {name: notes[name] for name in self.notes if name in notes}
+            if notes.get("audits") and not self.ledger.audits:  # an earlier version kept them here until the end
+                self.run.write_json("audits.json", notes["audits"])
         self.run.cut_metrics(self.notes["rows"])
 
     def _key(self, stream: int) -> jax.Array:

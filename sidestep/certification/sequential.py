@@ -14,17 +14,19 @@ looking after every label. How the error is spent decides where the labels go:
 - 97.5 % of alpha for a run of labels without any cost, (1 - d)^n. Since 0.95^59 = 0.97 * 0.05, 59 of 59 safe runs
   certify 0.95 at 95 %, no more than a fixed number of labels would need.
 - 2 % grow with log n up to the last label: with one costly run 169 labels certify 0.95, with two 238, with ten 548.
-- 0.5 % for the bounds that can be read while nothing is decided.
+- 0.25 % for each of the two bounds that can be read while nothing is decided.
 
 The mirror image, the same limits for harmless runs, refuses: a policy within its tolerance is refused with chance
-alpha at most. An audit that no further label can bring to a certificate is refused as well.
+alpha at most. An audit that no further label can bring to a certificate is refused as well. A refusal claims nothing.
 
 Once a constraint is certified after n labels, its bound is the q at which P_q(certified after n labels or fewer) is
-alpha: outcomes are ordered by how early they certify. Until then the bounds are those of the mixture martingale
+99.5 % of alpha: outcomes are ordered by how early they certify. All other bounds are those of the mixture martingale
 
     M_n(q) = B(1 + c, 1 + n - c) / (q^c (1 - q)^(n - c)),    excluded: all q with M_n(q) >= 1 / alpha,
 
-which by Ville's inequality hold for all n at once. Several constraints share alpha as in `evaluation.judge`.
+which by Ville's inequality hold for all n at once. So whatever is shown, at whatever time, holds together with
+probability 1 - alpha. Several constraints share alpha, as in `bounds.judge`, and so do the audits of a run: 59 clean
+runs certify 0.95 in an audit that has the whole 5 % to itself; a run's first audit has half of it, and takes 73.
 """
 
 import math
@@ -37,7 +39,8 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from sidestep.certification.evaluation import Verdict
+from sidestep.certification.bounds import fewest_rollouts
+from sidestep.certification.records import Verdict
 from sidestep.constraints import Constraint
 from sidestep.errors import InputError
 from sidestep.labels.store import Store
@@ -49,7 +52,7 @@ Status = Literal["undecided", "certified", "refused"]
 SOURCE = "audit"  # what the store says of the policy whose runs these are
 BATCH = 100  # runs rolled out at once
 MOST = 2000  # labels after which an audit gives up
-WITHOUT_COST, LATER, RUNNING = 0.975, 0.02, 0.005  # shares of alpha
+WITHOUT_COST, LATER, RUNNING = 0.975, 0.02, 0.0025  # shares of alpha; the last one twice
 
 
 class Limits(NamedTuple):
@@ -82,13 +85,10 @@ class SequentialAudit:
 
     def __post_init__(self) -> None:
         for constraint in self.constraints:
-            least = fewest_labels(constraint.tolerance, self.alpha)
             if constraint.tolerance == 1.0:
                 raise InputError(f"'{constraint.text}' is always true; leave it out")
-            if least > self.most:
-                never = "cannot be certified by any number of labels"
-                needs = f"needs {least:,.0f} labels even if all of them are good, and an audit ends at {self.most:,}"
-                raise InputError(f"'{constraint.text}' {needs if least < math.inf else never}; loosen it")
+            if fewest_rollouts(constraint.tolerance, self.alpha, WITHOUT_COST) > self.most:
+                raise InputError(f"'{constraint.text}' cannot be certified by {self.most:,} labels; loosen it")
 
     @property
     def alpha(self) -> float:
@@ -131,9 +131,6 @@ class SequentialAudit:
             high = _solve(lambda q: crossing(q, limits.costly[: used + 1]) - level, 0.0, constraint.tolerance)
         elif refused == used:
             status = "refused"
-            if used - cost <= limits.harmless[used]:
-                harmless = limits.harmless[: used + 1]
-                low = 1.0 - _solve(lambda p: crossing(p, harmless) - level, 0.0, 1.0 - constraint.tolerance)
         else:
             needed = int(np.argmax(limits.costly >= cost)) - used
         return status, used, needed, _verdict(constraint, cost, used, low, high, status == "certified")
@@ -182,23 +179,11 @@ def _put_runs(store: Store, model: Model, policy: Policy, key: PRNGKeyArray, sta
     return ids
 
 
-def split_confidence(confidence: float, audit: int) -> float:
-    """The confidence of audit 1, 2, ...: alpha / 2^k each, so that all audits of a campaign together keep alpha."""
-    return 1.0 - (1.0 - confidence) / 2**audit
-
-
-def fewest_labels(tolerance: float, alpha: float) -> float:
-    """The n at which labels without any cost certify: (1 - d)^n <= 0.975 alpha."""
-    if tolerance == 0.0:
-        return math.inf
-    return 1 if tolerance == 1.0 else math.ceil(math.log(WITHOUT_COST * alpha) / math.log1p(-tolerance))
-
-
 @lru_cache(maxsize=32)
 def stopping_limits(tolerance: float, alpha: float, most: int) -> Limits:
     """Where the walk of a policy at the tolerance may be stopped without spending more than alpha on either side."""
     clock = np.arange(1, most + 1)
-    least = fewest_labels(tolerance, alpha)
+    least = fewest_rollouts(tolerance, alpha, WITHOUT_COST)
     growth = np.log(np.maximum(clock / least, 1.0)) / max(math.log(most / least), 1.0)
     certifying = alpha * (WITHOUT_COST + LATER * np.minimum(growth, 1.0))
     refusing = alpha * (WITHOUT_COST + LATER) * clock / (clock + least)
@@ -265,8 +250,10 @@ def _first(true: np.ndarray) -> int:
 
 def _verdict(constraint: Constraint, costly: int, trials: int, low: float, high: float, certified: bool) -> Verdict:
     """Bounds on the cost, said of the constraint's own event."""
-    cost = costly / trials if trials else 0.5  # nothing is known
-    met = cost <= constraint.tolerance
-    if constraint.sense == "<=":
-        return Verdict(constraint.text, cost, low, high, met, certified)
-    return Verdict(constraint.text, 1.0 - cost, 1.0 - high, 1.0 - low, met, certified)
+    at_most = constraint.sense == "<="
+    lower, upper = (low, high) if at_most else (1.0 - high, 1.0 - low)
+    if not trials:
+        return Verdict(constraint.text, None, lower, upper, met=False, certified=False)
+    cost = costly / trials
+    estimate = cost if at_most else 1.0 - cost
+    return Verdict(constraint.text, estimate, lower, upper, cost <= constraint.tolerance, certified)

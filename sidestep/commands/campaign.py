@@ -10,12 +10,17 @@ from typing import Any
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.pairs import PairsCampaign
 from sidestep.campaign.trajectories import Campaign
-from sidestep.campaign.waiting import Waiting
-from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.certification.auditor import Auditor
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Result, result_to_json
+from sidestep.commands.certify import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, expert_of, print_certificate
 from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import run_store, tell_notes, tell_people
 from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
+from sidestep.errors import LabelsNeeded
+from sidestep.labels.rules import Rule
+from sidestep.model import Model
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.runs import LABELS, Run
@@ -42,9 +47,11 @@ def begin(
     expert = expert_of(rule, mdp)
     scale = expert.scale if expert else (Scale.parse(categories) if categories else Scale())
     constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
-    parse_constraints(constraint, scale)
-    tell_notes(mdp.spec, quiet or as_json)
     config = CampaignConfig(**changes)
+    auditor = Auditor(Ledger(Run(out)), mdp, parse_constraints(constraint, scale), expert)
+    audits = 1 if _labels_pairs(mdp, expert) else config.audits
+    auditor.require_certifiable(config.rollouts, config.confidence, first=1, last=audits)
+    tell_notes(mdp.spec, quiet or as_json)
     plan_config = replace(preset_for(mdp, method), **planning)
     run = Run.create(
         out,
@@ -77,35 +84,41 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     with run_store(run, model.spec, scale) as store, stoppable(run), _bar(config, quiet or as_json) as show:
         parts = (asked["seed"], asked["model"], show)
         campaign: Campaign | PairsCampaign
-        if hasattr(model, "finite") and rule is not None and rule.markovian:
+        if _labels_pairs(model, rule):
             network = planning if asked["method"] == "gradient" else None
             campaign = PairsCampaign(run, model, rule, constraints, store, config, network, *parts)
         else:
             campaign = Campaign(run, model, rule, constraints, store, config, planning, *parts)
         try:
             result = campaign.go_on()
-        except Waiting as waiting:
-            return _ask(waiting.ids, run, as_json)
-    result["method"] = asked["method"]
-    run.write_json("result.json", result)
+        except LabelsNeeded as needed:
+            _ask(needed.ids, run, as_json)
+            return LABELS_NEEDED
+    result = replace(result, method=asked["method"])
+    run.write_json("result.json", result_to_json(result))
     _tell(run, result, as_json)
-    return 0
+    return CERTIFIED if result.certified else NOT_CERTIFIED
 
 
-def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
+def _labels_pairs(model: Model, rule: Rule | None) -> bool:
+    """Whether single steps are labelled, and not trajectories."""
+    return hasattr(model, "finite") and rule is not None and rule.markovian
+
+
+def _tell(run: Run, result: Result, as_json: bool) -> None:
     from sidestep.report.html import write_report
 
     report = write_report(run.path)
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(result_to_json(result)))
         return
     print_certificate(result)
     say(
-        f"  {result['labels_used']} labels used, {result['audit_labels']} for {result['audits']} audit(s), "
-        f"{result['seconds']:.0f} s"
+        f"  {result.labels_used} labels used, {result.audit_labels} for {result.audits} audit(s), "
+        f"{result.seconds:.0f} s"
     )
-    hoped = result.get("harmless_return")
-    if hoped is not None and result["return"]["mean"] + LUCK * result["return"]["std"] < hoped:
+    hoped, earned = result.harmless_return, result.returns
+    if hoped is not None and earned is not None and earned.mean + LUCK * earned.std < hoped:
         say(
             f"  but harmless trajectories among the labels earned {hoped:.6g}: this policy is not the best there is; "
             "try another --seed, more --labels or more --rounds"
@@ -113,14 +126,13 @@ def _tell(run: Run, result: dict[str, Any], as_json: bool) -> None:
     say(f"open {report.resolve()}")
 
 
-def _ask(ids: list[int], run: Run, as_json: bool) -> int:
+def _ask(ids: list[int], run: Run, as_json: bool) -> None:
     file = run.path / LABELS
     if as_json:
         print(json.dumps({"status": "waiting", "store": str(file), "trajectories": ids}))
     else:
-        wanted = f"{len(ids)} trajectories in {file} wait for a label"
+        wanted = f"{len(ids)} trajectories in {file} need labels"
         tell_people(run, [wanted], f"then go on with: sidestep resume {run.path}")
-    return 0
 
 
 @contextlib.contextmanager

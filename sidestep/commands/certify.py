@@ -1,109 +1,165 @@
 """`sidestep certify`: audit a run's policy on fresh rollouts, labelled by the rule or by people."""
 
+import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import PRNGKeyArray
-
 from sidestep.answers import Answer
-from sidestep.certification.evaluation import audit, certification_key, fresh_return
-from sidestep.certification.sequential import AuditState, people_audit
+from sidestep.certification.auditor import PEOPLE, Auditor, not_enforced, policy_hash
+from sidestep.certification.evaluation import ROLLOUTS
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Audit, Result, audited_result, result_from_json, result_to_json
+from sidestep.certification.words import bound_in_words, percent, verdict_in_words
 from sidestep.commands.console import say
 from sidestep.commands.people import run_store, tell_people
-from sidestep.constraints import Constraint, Scale, parse_constraints
-from sidestep.errors import InputError
+from sidestep.constraints import Scale, parse_constraints
+from sidestep.core.records import to_json
+from sidestep.errors import InputError, LabelsNeeded
 from sidestep.labels.rules import Rule, load_rule
-from sidestep.model import Model, Policy
+from sidestep.labels.store import Store
+from sidestep.model import Model
 from sidestep.runs import LABELS, Run
+
+CERTIFIED, NOT_CERTIFIED, LABELS_NEEDED = 0, 1, 3  # exit statuses; 2 is bad input
+CONFIDENCE = 0.95
+COLOURS = {"certified": "green", "met, not certified": "yellow", "not met": "red"}
 
 
 def certify(
-    folder: Path, rollouts: int, confidence: float, people: bool, seed: int | None, quiet: bool, as_json: bool
-) -> int:
-    """Audit a run's policy on fresh rollouts, labelled by the rule or by people, and print the certificate."""
-    if rollouts < 1:
-        raise InputError(f"must be at least 1, not {rollouts}", place="--rollouts")
-    if not 0.5 <= confidence < 1:
-        raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
-    answer = Answer(folder)
-    expert = None if people else expert_of(answer.config["rule"], answer.model)
-    constraints = parse_constraints(answer.config["constraints"], Scale(answer.categories))
-    key = certification_key(answer.config["seed"] if seed is None else seed)
-    policy = answer.policy_of(answer.model)
-    if expert is None:
-        return _certify_by_people(answer, policy, constraints, key, rollouts, confidence, quiet, as_json)
-    result = audit(answer.model, policy, expert, constraints, key, rollouts=rollouts, confidence=confidence)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        print_certificate(result)
-    return 0
-
-
-def _certify_by_people(
-    answer: Answer,
-    policy: Policy,
-    constraints: tuple[Constraint, ...],
-    key: PRNGKeyArray,
-    rollouts: int,
-    confidence: float,
+    folder: Path,
+    rollouts: int | None,
+    confidence: float | None,
+    people: bool,
+    seed: int | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Go on with the audit as far as the labels in the run's store reach; write the result when it is decided."""
-    with run_store(answer.run, answer.model.spec, Scale(answer.categories)) as store:
-        state = people_audit(store, answer.model, policy, constraints, key, confidence=confidence, most=rollouts)
-    result: dict[str, Any] = {
-        "status": state.status,
-        "constraints": [vars(verdict) for verdict in state.verdicts],
-        "audit_labels": state.labels,
-        "rollouts": state.used,
-        "needed": state.needed,
-    }
-    if state.status != "undecided":
-        shares = {name: n / state.used for name, n in zip(answer.categories, state.counts, strict=True)}
-        result |= {
-            "model": answer.model.spec.name,
-            "return": fresh_return(answer.model, policy, key),
-            "side_effects": shares,
-            "evaluation": {"trajectories": state.used, "policy": "mean", "confidence": confidence},
-        }
-        answer.run.write_json("result.json", {**answer.result, **result})
+    """Make the run's next audit, or go on with the one that was begun, and print the certificate.
+
+    Its bounds share the error with all earlier audits of the run. What is left out is as in the audit that was begun.
+    """
+    if rollouts is not None and rollouts < 1:
+        raise InputError(f"must be at least 1, not {rollouts}", place="--rollouts")
+    if confidence is not None and not 0.5 <= confidence < 1:
+        raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
+    answer = Answer(folder)
+    rule = None if people else expert_of(answer.config["rule"], answer.model)
+    constraints = parse_constraints(answer.config["constraints"], Scale(answer.categories))
+    if not constraints:
+        raise InputError("this run has no constraint to certify", place=str(folder))
+    policy = answer.policy_of(answer.model)
+    file = policy_hash(answer.run.path / "policy.safetensors")
+    ledger = Ledger(answer.run)
+    with _store_for(rule, answer) as store:
+        auditor = Auditor(ledger, answer.model, constraints, rule, store)
+        audit = _begun(auditor, file, rollouts, confidence, seed)
+        if audit is None:
+            most, promised = rollouts or ROLLOUTS, confidence or CONFIDENCE
+            reason = not_enforced(answer.model)
+            if reason and rule is None:
+                raise InputError(f"nothing can be certified here: {reason}", place=str(folder))
+            auditor.require_certifiable(most, promised, ledger.next_number)
+            seed = answer.config["seed"] if seed is None else seed
+            audit = auditor.begin(file, seed=seed, most=most, promised=promised)
+        try:
+            audit = auditor.finish(audit, policy)
+        except LabelsNeeded as needed:
+            _ask(answer.run, needed, as_json)
+            return LABELS_NEEDED
+    result = _written(answer, audit, ledger.audits)
+    printed = audited_result(audit, ledger.audits, **_about(result))
     if as_json:
-        print(json.dumps(result))
-    elif state.status == "undecided":
-        _ask(answer.run, state)
+        print(json.dumps({"status": audit.status, **result_to_json(printed)}))
     else:
-        say(f"{state.status} after {state.used} fresh runs, labelled by people")
-        print_certificate(result)
-    return 0
+        print_certificate(printed)
+        tell_audits(ledger.audits)
+    return CERTIFIED if audit.certified else NOT_CERTIFIED
 
 
-def _ask(run: Run, state: AuditState) -> None:
-    ids = " ".join(map(str, state.asked))
+def _store_for(rule: Rule | None, answer: Answer) -> contextlib.AbstractContextManager[Store | None]:
+    """The run's label store where people label."""
+    if rule is not None:
+        return contextlib.nullcontext()
+    return run_store(answer.run, answer.model.spec, Scale(answer.categories))
+
+
+def _begun(
+    auditor: Auditor, policy: str, rollouts: int | None, confidence: float | None, seed: int | None
+) -> Audit | None:
+    """The audit that was begun, if it is the one that is asked for; any other is given up, and stays in the ledger."""
+    audit = auditor.ledger.open
+    if audit is None:
+        return None
+    asked = ((rollouts, audit.most), (confidence, audit.promised), (seed, audit.seed))
+    labelled_by = auditor.rule.name if auditor.rule else PEOPLE
+    same = audit.labelled_by == labelled_by and audit.policy == policy and audit.candidate is None
+    if same and all(given is None or given == begun for given, begun in asked):
+        return audit
+    auditor.ledger.update(replace(audit, status="abandoned"))
+    return None
+
+
+def _written(answer: Answer, audit: Audit, audits: tuple[Audit, ...]) -> Result:
+    """The run's result, which counts the audit, and takes its certificate where it had none."""
+    place = str(answer.run.path / "result.json")
+    before = result_from_json(answer.result, place)
+    after = before.with_audit(audit, audits)
+    answer.run.write_json("result.json", result_to_json(after))
+    return after
+
+
+def _about(result: Result) -> dict[str, Any]:
+    """What the run's result says of the run itself."""
+    names = ("model", "labels_used", "seconds", "seed", "method", "marks_used", "pattern")
+    return {name: getattr(result, name) for name in names}
+
+
+def _ask(run: Run, needed: LabelsNeeded, as_json: bool) -> None:
+    store = run.path / LABELS
+    if as_json:
+        waiting = {"status": "waiting", "store": str(store), "trajectories": needed.ids, "needed": needed.at_best}
+        print(json.dumps(waiting | {"audit": to_json(needed.audit)}))
+        return
+    ids = " ".join(map(str, needed.ids))
     wanted = [
-        f"undecided after {state.used} labels; {state.needed} more certify it if all of them are good",
-        f"label these {len(state.asked)} trajectories of {run.path / LABELS}: {ids}",
+        f"undecided after {needed.audit.rollouts} labels; {needed.at_best} more certify it if all of them are clean",
+        f"label these {len(needed.ids)} trajectories of {store}: {ids}",
     ]
     tell_people(run, wanted, "and give this command again")
 
 
-def print_certificate(result: dict[str, Any]) -> None:
-    mean, (low, high) = result["return"]["mean"], result["return"]["interval"]
-    say(f"  return {mean:.6g} (95 % interval {low:.6g} to {high:.6g}), mean action")
-    if "penalty" in result:
-        say(f"  penalty {result['penalty']['mean']:.4g} +- {result['penalty']['std']:.3g}")
-    for verdict in result["constraints"]:
-        word = ("certified", "green") if verdict["certified"] else ("met, not certified", "yellow")
-        word = word if verdict["met"] else ("not met", "red")
-        bound = f"at least {verdict['lower']:.4f}" if ">=" in verdict["text"] else f"at most {verdict['upper']:.4f}"
-        confidence, rollouts = result["evaluation"]["confidence"], result["rollouts"]
+def print_certificate(result: Result) -> None:
+    """Return, penalty and constraints, with the confidence that holds for all bounds of all audits of the run."""
+    if result.returns is not None:
+        spread = f" (about {_interval(result.returns.interval)})" if result.returns.interval else ""
+        say(f"  return {result.returns.mean:.6g}{spread}, mean action")
+    if result.penalty is not None:
+        say(f"  penalty {result.penalty.mean:.4g} +- {result.penalty.std:.3g}")
+    for verdict in result.constraints or ():
+        word = verdict_in_words(verdict)
+        observed = "unknown" if verdict.estimate is None else f"{verdict.estimate:.4f}"
         say(
-            f"  {verdict['text']}: {verdict['estimate']:.4f} in {rollouts} fresh rollouts, {bound} "
-            f"with {confidence:.0%} confidence: ",
-            word,
+            f"  {verdict.text}: {observed} in {result.rollouts} fresh rollouts, {bound_in_words(verdict)} "
+            f"with {percent(result.confidence)} confidence: ",
+            (word, COLOURS[word]),
         )
+    if result.reason:
+        say(f"  not certified: {result.reason}")
+
+
+def tell_audits(audits: tuple[Audit, ...]) -> None:
+    """How many audits share the error, when there was more than one."""
+    if len(audits) > 1:
+        say(
+            f"  this was audit {len(audits)} of this run; all of them share the error, so that its own bounds are "
+            f"computed at {percent(audits[-1].confidence)}"
+        )
+
+
+def _interval(ends: tuple[float, ...]) -> str:
+    return f"{ends[0]:.6g} to {ends[1]:.6g}"
 
 
 def expert_of(rule: str | None, model: Model) -> Rule | None:

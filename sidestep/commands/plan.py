@@ -13,8 +13,11 @@ import jax
 import numpy as np
 
 from sidestep.answers import save_policy
-from sidestep.certification.evaluation import audit, certification_key
-from sidestep.commands.certify import expert_of, print_certificate
+from sidestep.certification.auditor import Auditor, audit_until_certified
+from sidestep.certification.evaluation import ROLLOUTS, certification_key, evaluate
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Evaluation, Result, audited_result, result_to_json
+from sidestep.commands.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, expert_of, print_certificate
 from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
@@ -61,7 +64,10 @@ def plan_once(
         scale = Scale(tuple(safety_header(safety)["categories"]))
         if expert is not None and expert.scale != scale:
             raise InputError(f"its categories are {scale}, and the rule's {expert.scale}", place=str(safety))
-    Planner(mdp, learned, parse_constraints(constraint, scale), config)
+    constraints = parse_constraints(constraint, scale)
+    Planner(mdp, learned, constraints, config)
+    if expert is not None:
+        Auditor(Ledger(Run(out)), mdp, constraints, expert).require_certifiable(ROLLOUTS, CONFIDENCE, 1)
     tell_notes(mdp.spec, quiet or as_json)
     run = Run.create(
         out,
@@ -115,8 +121,8 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
         finish(run, index, plan, asked, model, expert, constraints, time.perf_counter() - begun)
         for index, plan in enumerate(plans)
     ]
-    report(results, plans, run, as_json)
-    return 0
+    report(results, run, as_json)
+    return CERTIFIED if all(result.certified for result in results) else NOT_CERTIFIED
 
 
 def finish(
@@ -128,7 +134,7 @@ def finish(
     expert: Rule | None,
     constraints: tuple[Constraint, ...],
     seconds: float,
-) -> dict[str, Any]:
+) -> Result:
     """Write one seed's answer: into the run's own folder, or for several seeds into a folder each."""
     seed = asked["seed"] + index
     target = run
@@ -137,22 +143,41 @@ def finish(
         target.write_json("config.json", {**asked, "seed": seed, "seeds": 1})
         if run.has("safety.safetensors"):
             atomic_write(target.target("safety.safetensors"), read_bytes(run.path / "safety.safetensors"))
-    save_policy(target.target("policy.safetensors"), plan.policy, asked["model"])
-    result: dict[str, Any] = {"model": model.spec.name}
-    if expert is not None:
-        result = audit(model, plan.policy.mean(), expert, constraints, certification_key(seed))
-        sampled = audit(model, plan.policy, expert, constraints, certification_key(seed), action="sampled")
-        result["sampled"] = {part: sampled[part] for part in ("constraints", "return", "side_effects")}
-    result |= {
+    file = target.target("policy.safetensors")
+    save_policy(file, plan.policy, asked["model"])
+    about: dict[str, Any] = {
+        "model": model.spec.name,
         "labels_used": labels_behind(run),
-        "audit_labels": result.get("rollouts", 0),
         "seconds": seconds,
         "seed": seed,
         "method": asked["method"],
         "diagnosis": plan.diagnosis,
     }
-    target.write_json("result.json", result)
+    if expert is None:
+        result = _unaudited(about)
+    else:
+        ledger = Ledger(target)
+        audit = audit_until_certified(
+            Auditor(ledger, model, constraints, expert),
+            1,
+            lambda: 0,
+            lambda _: file,
+            lambda _: plan.policy.mean(),
+            seed=seed,
+            most=ROLLOUTS,
+            promised=CONFIDENCE,
+        )
+        sampled, _ = evaluate(model, plan.policy, expert, certification_key(seed))
+        result = audited_result(audit, ledger.audits, sampled=sampled, **about)
+    target.write_json("result.json", result_to_json(result))
     return result
+
+
+def _unaudited(about: dict[str, Any]) -> Result:
+    """The result of a run whose policy nobody labelled."""
+    nothing: dict[str, Any] = dict.fromkeys(("constraints", "returns", "side_effects"))
+    nothing |= dict.fromkeys(("audit_labels", "audits", "rollouts"), 0)
+    return Result(**nothing, confidence=CONFIDENCE, evaluation=Evaluation(0), **about)
 
 
 def labels_behind(run: Run) -> int | None:
@@ -162,14 +187,14 @@ def labels_behind(run: Run) -> int | None:
     return (safety_header(run.path / "safety.safetensors")["about"] or {}).get("labels")
 
 
-def report(results: list[dict[str, Any]], plans: list[Plan], run: Run, as_json: bool) -> None:
+def report(results: list[Result], run: Run, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(results[0] if len(results) == 1 else results))
+        rows = [result_to_json(result) for result in results]
+        print(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
-    for result, plan in zip(results, plans, strict=True):
-        say((f"seed {result['seed']}", "bold"), f": {plan.diagnosis}")
-        if "return" in result:
-            print_certificate(result)
+    for result in results:
+        say((f"seed {result.seed}", "bold"), f": {result.diagnosis}")
+        print_certificate(result)
     say(f"the run is in {run.path}")
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sidestep.errors import InputError
+from sidestep.errors import Infeasible, InputError
 from sidestep.finite.graph import reachable, staying_actions, surely_allowed, surely_ending, transition_matrix
 from sidestep.finite.values import from_start, value_iteration
 from sidestep.model import FinitePart
@@ -45,10 +45,6 @@ class Optimum:
     policy: np.ndarray  # (N, A); best for the Lagrangian in states that it never visits
     occupancy: np.ndarray  # (N, A)
     constraint_values: tuple[float, ...]  # sum mu c_i, to be held against d_i
-
-
-class Infeasible(InputError):
-    """No policy meets the constraints."""
 
 
 def occupancy_lp(

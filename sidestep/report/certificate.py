@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from sidestep.certification.records import Audit, Figures, Result, Return, Verdict
+from sidestep.certification.words import bound_in_words, percent, verdict_in_words
 from sidestep.report.folder import Folder
 from sidestep.report.page import Html, badge, facts, join, missing, number, paragraph, table, tag
 
-Row = dict[str, Any]
+KINDS = {"certified": "good", "met, not certified": "fair", "not met": "bad"}
 
 
 def answer(folder: Folder) -> Html:
@@ -19,10 +21,10 @@ def answer(folder: Folder) -> Html:
 
 def _of_one(folder: Folder) -> tuple[str, str]:
     result = folder.result
-    if not result:
+    if result is None:
         return "fair", f"There is no answer yet: the run has not finished; go on with sidestep resume {folder.path}."
-    earned = f"a mean return of {number(result['return']['mean'], 5)}" if "return" in result else ""
-    verdicts = result.get("constraints")
+    earned = f"a mean return of {_mean(result.returns)}" if result.returns else ""
+    verdicts = result.constraints
     if verdicts is None:
         return "fair", (
             "A policy was planned but nothing is certified: no rule was there to label fresh rollouts, so what it "
@@ -30,39 +32,43 @@ def _of_one(folder: Folder) -> tuple[str, str]:
         )
     if not verdicts:
         return "fair", f"A policy was planned without any constraint; it earns {earned or 'an unknown return'}."
-    texts = " and ".join(verdict["text"] for verdict in verdicts)
+    texts = " and ".join(verdict.text for verdict in verdicts)
     earned = f", and earns {earned}" if earned else ""
-    confidence = result.get("evaluation", {}).get("confidence")
-    if all(verdict["certified"] for verdict in verdicts):
-        return "good", f"Yes: with {_percent(confidence)} confidence the policy keeps {texts}{earned}."
-    if all(verdict["met"] for verdict in verdicts):
+    if result.certified:
+        return "good", f"Yes: with {percent(result.confidence)} confidence the policy keeps {texts}{earned}."
+    if result.reason:
+        return "bad", f"Not certified: {result.reason}."
+    if all(verdict.met for verdict in verdicts):
         return "fair", f"Not proved: {texts} held in the audit, but too narrowly to be certified{earned}."
-    broken = " and ".join(f"{v['text']} ({number(v['estimate'])} in the audit)" for v in verdicts if not v["met"])
+    broken = " and ".join(f"{v.text} ({number(v.estimate)} in the audit)" for v in verdicts if not v.met)
     return "bad", f"No: the policy does not keep {broken}{earned}."
 
 
 def _of_seeds(seeds: Sequence[Folder]) -> tuple[str, str]:
-    results = [one.result for one in seeds]
-    certified = sum(bool(r.get("constraints")) and all(v["certified"] for v in r["constraints"]) for r in results)
-    returns = [r["return"]["mean"] for r in results if "return" in r]
+    results = [one.result for one in seeds if one.result is not None]
+    certified = sum(bool(result.constraints) and result.certified for result in results)
+    returns = [result.returns.mean for result in results if result.returns]
     earned = ""
     if returns:
         earned = f" The mean return is {number(float(np.mean(returns)), 5)}, the worst {number(min(returns), 5)}."
-    if not any(r.get("constraints") for r in results):
+    if not any(result.constraints for result in results):
         return "fair", f"{len(seeds)} policies were planned, and nothing is certified.{earned}"
     kind = "good" if certified == len(seeds) else "fair" if certified else "bad"
-    return kind, f"{certified} of {len(seeds)} seeds are certified.{earned}"
+    alone = " Each certificate holds with its confidence by itself, not all of them together." if certified > 1 else ""
+    return kind, f"{certified} of {len(seeds)} seeds are certified.{earned}{alone}"
 
 
 def seeds_table(seeds: Sequence[Folder]) -> Html:
-    """One line a seed, linked to its section."""
-    texts = list(dict.fromkeys(v["text"] for one in seeds for v in one.result.get("constraints") or ()))
+    """One row per seed, linked to its section."""
+    results = {one.path.name: one.result for one in seeds}
+    found = {name: {v.text: v for v in (one.constraints if one else None) or ()} for name, one in results.items()}
+    texts = list(dict.fromkeys(text for verdicts in found.values() for text in verdicts))
     rows = []
     for one in seeds:
-        verdicts = {verdict["text"]: verdict for verdict in one.result.get("constraints") or ()}
-        cells = [tag("a", one.path.name, href=f"#{one.path.name}"), _mean(one.result)]
+        verdicts = found[one.path.name]
+        cells = [tag("a", one.path.name, href=f"#{one.path.name}"), _mean(one.result.returns if one.result else None)]
         for text in texts:
-            cells += [number(verdicts[text]["estimate"]), _word(verdicts[text])] if text in verdicts else ["–", "–"]
+            cells += [number(verdicts[text].estimate), _word(verdicts[text])] if text in verdicts else ["–", "–"]
         rows.append(cells)
     return table(["seed", "return", *(cell for text in texts for cell in (text, ""))], rows)
 
@@ -70,115 +76,97 @@ def seeds_table(seeds: Sequence[Folder]) -> Html:
 def certificate(folder: Folder) -> Html:
     """The constraints one by one; then the sampled action, and every audit when there were several."""
     result = folder.result
-    if not result:
+    if result is None:
         return missing("There is no certificate: the run has not finished.")
-    if result.get("constraints") is None:
+    if result.constraints is None:
         return missing("There is no certificate: the run has no rule, and nobody labelled fresh rollouts.")
-    evaluation = result.get("evaluation", {})
-    confidence, rollouts = evaluation.get("confidence"), result.get("rollouts", evaluation.get("trajectories"))
     parts = []
-    if result["constraints"]:
-        parts.append(
-            table(
-                ["constraint", "estimate", "bound", "met", "certified", "confidence", "rollouts"],
-                [
-                    [
-                        verdict["text"],
-                        number(verdict["estimate"]),
-                        _bound(verdict),
-                        _yes(verdict["met"], "bad"),
-                        _yes(verdict["certified"], "fair"),
-                        _percent(confidence),
-                        number(rollouts),
-                    ]
-                    for verdict in result["constraints"]
-                ],
-            )
-        )
-        if len(result["constraints"]) > 1:
-            parts.append(paragraph("The confidence is that all the bounds hold together."))
+    if result.constraints:
+        parts.append(_verdicts(result))
+        parts.append(paragraph(f"With {percent(result.confidence)} confidence all bounds of this run hold together."))
     else:
         parts.append(missing("No constraint was asked for, so there is none to certify."))
-    parts.append(_figures_of(result, evaluation, rollouts))
-    if "sampled" in result:
-        parts.append(_sampled(result["sampled"]))
+    if result.reason:
+        parts.append(paragraph(f"Nothing is certified, because {result.reason}."))
+    parts.append(_figures_of(result))
+    if result.sampled is not None:
+        parts.append(_sampled(result.sampled))
     if len(folder.audits) > 1:
         parts.append(_audits(folder.audits))
     return join(parts)
 
 
-def _figures_of(result: Row, evaluation: Row, rollouts: Any) -> Html:
-    earned = result.get("return", {})
-    interval = earned.get("interval")
-    spread = f" ({number(interval[0], 5)} to {number(interval[1], 5)} with 95 % confidence)" if interval else ""
-    shares = ", ".join(f"{name} {number(share)}" for name, share in result.get("side_effects", {}).items())
-    penalty = result.get("penalty")
+def _verdicts(result: Result) -> Html:
+    rows = [
+        [
+            verdict.text,
+            number(verdict.estimate),
+            bound_in_words(verdict),
+            _yes(verdict.met, "bad"),
+            _yes(verdict.certified, "fair"),
+            percent(result.confidence),
+            number(result.rollouts),
+        ]
+        for verdict in result.constraints or ()
+    ]
+    return table(["constraint", "estimate", "bound", "met", "certified", "confidence", "rollouts"], rows)
+
+
+def _figures_of(result: Result) -> Html:
+    earned, penalty = result.returns, result.penalty
+    spread = f" (about {' to '.join(number(end, 5) for end in earned.interval)})" if earned and earned.interval else ""
+    shares = ", ".join(f"{name} {number(share)}" for name, share in (result.side_effects or {}).items())
     return facts(
         [
-            ("return", f"{_mean(result)}{spread}" if earned else ""),
-            ("deviation of the return", number(earned["std"]) if "std" in earned else ""),
-            ("discounted return", number(earned["discounted_mean"], 5) if "discounted_mean" in earned else ""),
+            ("return", f"{_mean(earned)}{spread}" if earned else ""),
+            ("deviation of the return", number(earned.std) if earned else ""),
+            ("discounted return", number(earned.discounted_mean, 5) if earned else ""),
             ("side effects", shares),
-            ("penalty", f"{number(penalty['mean'])} ± {number(penalty['std'])}" if penalty else ""),
-            ("action", evaluation.get("policy", "")),
-            ("fresh rollouts", number(rollouts)),
-            ("labels used", number(result["labels_used"]) if "labels_used" in result else ""),
-            ("what training came to", result.get("diagnosis", "")),
-            ("audit labels", number(result["audit_labels"]) if "audit_labels" in result else ""),
+            ("penalty", f"{number(penalty.mean)} ± {number(penalty.std)}" if penalty else ""),
+            ("action", result.evaluation.policy),
+            ("fresh rollouts", number(result.rollouts)),
+            ("labels used", number(result.labels_used)),
+            ("what training came to", result.diagnosis or ""),
+            ("audit labels", number(result.audit_labels)),
         ]
     )
 
 
-def _sampled(sampled: Row) -> Html:
-    """The same policy with its noise."""
-    verdicts = "; ".join(
-        f"{v['text']}: {number(v['estimate'])}, {_bound(v)}, {_plain_word(v)}" for v in sampled.get("constraints", ())
+def _sampled(figures: Figures) -> Html:
+    """The same policy with its noise: figures without a claim."""
+    shares = ", ".join(f"{name} {number(share)}" for name, share in figures.side_effects.items())
+    return paragraph(
+        f"With sampled instead of mean actions the return is {_mean(figures.returns)}, and the side effects are "
+        f"{shares}. Nothing is certified of that."
     )
-    said = f" {verdicts}." if verdicts else ""
-    return paragraph(f"With sampled instead of mean actions the return is {_mean(sampled)}.{said}")
 
 
-def _audits(audits: Sequence[Row]) -> Html:
-    """Every audit that was asked for: a claim after several looks is only as strong as all of them together."""
-    rows = []
-    for place, audit in enumerate(audits, 1):
-        for verdict in audit.get("constraints", ()):
-            cells = [number(verdict["estimate"]), _bound(verdict), _word(verdict)]
-            rows.append(
-                [place, verdict["text"], *cells, _percent(audit.get("confidence")), number(audit.get("rollouts"))]
-            )
-    together = 1.0 - sum(1.0 - audit.get("confidence", 1.0) for audit in audits)
+def _audits(audits: Sequence[Audit]) -> Html:
+    """Every audit of the run: a claim after several looks is only as strong as all of them together."""
+    rows: list[list[Any]] = []
+    for audit in audits:
+        for verdict in audit.constraints:
+            cells = [number(verdict.estimate), bound_in_words(verdict), _word(verdict), number(audit.rollouts)]
+            rows.append([audit.number, audit.labelled_by, verdict.text, *cells, percent(audit.confidence)])
+        if not audit.constraints:
+            rows.append([audit.number, audit.labelled_by, audit.status, *["–"] * 3, "–", percent(audit.confidence)])
+    promised = percent(min(audit.promised for audit in audits))
     said = (
-        f"There were {len(audits)} audits, each on fresh rollouts, and the risk of error is split over them: with "
-        f"{_percent(max(together, 0.0))} confidence all their bounds hold together."
+        f"There were {len(audits)} audits, each on fresh rollouts. They share the error: the bounds of each are "
+        f"computed at the confidence in the last column, so that with {promised} confidence all hold together."
     )
-    heads = ["audit", "constraint", "estimate", "bound", "", "confidence", "rollouts"]
+    heads = ["audit", "labelled by", "constraint", "estimate", "bound", "", "rollouts", "its own confidence"]
     return join([tag("h3", "Every audit"), paragraph(said), table(heads, rows)])
 
 
-def _bound(verdict: Row) -> str:
-    if ">=" in verdict["text"]:
-        return f"at least {number(verdict['lower'])}"
-    return f"at most {number(verdict['upper'])}"
-
-
-def _word(verdict: Row) -> Html:
-    if verdict["certified"]:
-        return badge("certified", "good")
-    return badge("met, not certified", "fair") if verdict["met"] else badge("not met", "bad")
-
-
-def _plain_word(verdict: Row) -> str:
-    return "certified" if verdict["certified"] else "met, not certified" if verdict["met"] else "not met"
+def _word(verdict: Verdict) -> Html:
+    word = verdict_in_words(verdict)
+    return badge(word, KINDS[word])
 
 
 def _yes(true: bool, otherwise: str) -> Html:
     return badge("yes", "good") if true else badge("no", otherwise)
 
 
-def _mean(result: Row) -> str:
-    return number(result.get("return", {}).get("mean"), 5)
-
-
-def _percent(share: Any) -> str:
-    return "–" if share is None else f"{100.0 * share:.4g} %"
+def _mean(earned: Return | None) -> str:
+    return number(earned.mean if earned else None, 5)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.rules import Rule, load_rule
@@ -32,12 +34,14 @@ class Folder:
             self.config = self.seeds[0].config
 
     @cached_property
-    def result(self) -> Row:
-        return self.run.read_json("result.json") if self.run.has("result.json") else {}
+    def result(self) -> Result | None:
+        if not self.run.has("result.json"):
+            return None
+        return result_from_json(self.run.read_json("result.json"), str(self.path / "result.json"))
 
     @cached_property
-    def audits(self) -> list[Row]:
-        return self.run.read_json("audits.json") if self.run.has("audits.json") else []
+    def audits(self) -> tuple[Audit, ...]:
+        return Ledger(self.run).audits
 
     @cached_property
     def metrics(self) -> list[Row]:

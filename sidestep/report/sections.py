@@ -132,23 +132,24 @@ def _scores(scores: dict[str, Any]) -> Html:
 
 def spent(folder: Folder) -> Html:
     results = [one.result for one in folder.seeds] if folder.seeds else [folder.result]
-    results = [result for result in results if result]
+    done = [result for result in results if result is not None]
     budget = folder.config.get("labels")
     within = f" of {number(budget)}" if isinstance(budget, int) else ""
     planning = sum(
         row.get("seconds") or 0.0 for rows in folder.histories for row in rows if row.get("seed_index", 0) == 0
     )
     in_rounds = sum(row.get("seconds") or 0.0 for row in folder.rounds)
+    used = number(sum(result.labels_used or 0 for result in done)) + within
     sums = facts(
         [
-            ("labels that decisions were made with", _total(results, "labels_used") + within if results else ""),
-            ("labels of the audits, counted apart", _total(results, "audit_labels") if results else ""),
-            ("time in all", duration(max(r.get("seconds") or 0.0 for r in results)) if results else ""),
+            ("labels that decisions were made with", used if done else ""),
+            ("labels of the audits, counted apart", number(sum(r.audit_labels for r in done)) if done else ""),
+            ("time in all", duration(max(r.seconds for r in done)) if done else ""),
             ("time in rounds", duration(in_rounds) if in_rounds else ""),
             ("time in training and its tests", duration(planning) if planning else ""),
         ]
     )
-    return join([sums, missing("The run has not finished, so its sums are not known.") if not results else ""])
+    return join([sums, missing("The run has not finished, so its sums are not known.") if not done else ""])
 
 
 def labels_by_source(folder: Folder) -> Html:
@@ -189,11 +190,6 @@ def _seeds_of(folder: Folder) -> str:
     if not folder.seeds:
         return str(first)
     return ", ".join(one.path.name.removeprefix("seed-") for one in folder.seeds)
-
-
-def _total(results: list[dict[str, Any]], name: str) -> str:
-    known = [result[name] for result in results if isinstance(result.get(name), int)]
-    return number(sum(known)) if known else "–"
 
 
 def _cell(value: Any) -> str:

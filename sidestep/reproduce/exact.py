@@ -6,9 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.errors import InputError
+from sidestep.errors import Infeasible, InputError
 from sidestep.finite.graph import policy_matrix
-from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
+from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import single_steps

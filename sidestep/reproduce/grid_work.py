@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.certification.evaluation import audit
+from sidestep.certification.evaluation import evaluate
 from sidestep.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.finite.tabular import TabularPolicy
@@ -125,8 +125,8 @@ def plan_grid(settings: Settings, jobs: Jobs) -> Settings:
 def judge_shares(model: Any, policy: Any, settings: Settings) -> Settings:
     """Shares of the categories that the rule `judge` gives to whole trajectories, on fresh rollouts."""
     rule, rollouts = load_rule(settings["judge"], model), settings["rollouts"]
-    found = audit(model, policy, rule, (), stream(settings["seed"], JUDGING), rollouts=rollouts)
-    return {"shares": found["side_effects"], "rollouts": rollouts}
+    figures, _ = evaluate(model, policy, rule, stream(settings["seed"], JUDGING), rollouts)
+    return {"shares": figures.side_effects, "rollouts": rollouts}
 
 
 def judged(model: Any, policy: NetworkPolicy, tables: dict[str, np.ndarray], *, sampled: bool) -> dict[str, float]:

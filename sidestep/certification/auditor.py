@@ -1,0 +1,164 @@
+"""Audits of a run's policies, one after the other, through its ledger."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import jax
+
+from sidestep.certification.bounds import CERTIFYING, judge, require_certifiable
+from sidestep.certification.evaluation import certification_key, evaluate, fresh_return
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import Audit, Figures, Verdict
+from sidestep.certification.sequential import WITHOUT_COST, people_audit
+from sidestep.constraints import Constraint
+from sidestep.errors import InputError, LabelsNeeded
+from sidestep.labels.rules import Rule
+from sidestep.labels.store import Store
+from sidestep.model import Model, Policy
+
+PEOPLE = "people"
+
+
+def policy_hash(file: Path) -> str:
+    """What a ledger knows a policy by."""
+    return sha256(file.read_bytes()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """Audits by a rule, on a fixed number of rollouts; or by people, until it is decided."""
+
+    ledger: Ledger
+    model: Model
+    constraints: tuple[Constraint, ...]
+    rule: Rule | None  # None: people label
+    store: Store | None = None  # where they do
+
+    def require_certifiable(self, most: int, promised: float, first: int, last: int | None = None) -> None:
+        share = CERTIFYING if self.rule else WITHOUT_COST
+        require_certifiable(self.constraints, most, promised, share, first, last)
+
+    def begin(self, policy: str, *, seed: int, most: int, promised: float, candidate: int | None = None) -> Audit:
+        """Enter the run's next audit into the ledger."""
+        audit = Audit(
+            number=self.ledger.next_number,
+            method="fixed" if self.rule else "sequential",
+            labelled_by=self.rule.name if self.rule else PEOPLE,
+            policy=policy,
+            seed=seed,
+            most=most,
+            promised=promised,
+            candidate=candidate,
+        )
+        self.ledger.begin(audit)
+        return audit
+
+    def finish(self, audit: Audit, policy: Policy) -> Audit:
+        """Take an entered audit to its end; raises LabelsNeeded where people have to label first."""
+        decided = self._decided(audit, policy)
+        self.ledger.update(decided)
+        return decided
+
+    def _decided(self, audit: Audit, policy: Policy) -> Audit:
+        reason = not_enforced(self.model)
+        if reason and self.rule is None:
+            return replace(audit, status="refused", constraints=self._unknown(), reason=reason)
+        try:
+            self.require_certifiable(audit.most, audit.promised, audit.number)
+        except InputError as error:
+            return replace(audit, status="refused", constraints=self._unknown(), reason=str(error))
+        decided = self._by_rule(audit, policy) if self.rule else self._by_people(audit, policy)
+        if not reason:
+            return decided
+        verdicts = tuple(replace(verdict, certified=False) for verdict in decided.constraints)
+        return replace(decided, status="refused", constraints=verdicts, reason=reason)
+
+    def _by_rule(self, audit: Audit, policy: Policy) -> Audit:
+        assert self.rule is not None
+        key = jax.random.fold_in(certification_key(audit.seed), audit.number)
+        figures, counts = evaluate(self.model, policy, self.rule, key, audit.most)
+        verdicts = judge(self.constraints, counts, audit.confidence)
+        return _closed(audit, verdicts, figures, audit.most, audit.most)
+
+    def _by_people(self, audit: Audit, policy: Policy) -> Audit:
+        assert self.store is not None
+        key, number = certification_key(audit.seed), audit.number
+        state = people_audit(
+            self.store,
+            self.model,
+            policy,
+            self.constraints,
+            key,
+            number=number,
+            confidence=audit.confidence,
+            most=audit.most,
+        )
+        if state.asked:
+            raise LabelsNeeded(list(state.asked), audit=replace(audit, rollouts=state.used), at_best=state.needed)
+        categories = self.store.scale.categories
+        shares = {name: n / state.used for name, n in zip(categories, state.counts, strict=True)}
+        figures = Figures(fresh_return(self.model, policy, jax.random.fold_in(key, number)), shares)
+        return _closed(audit, state.verdicts, figures, state.used, state.labels)
+
+    def _unknown(self) -> tuple[Verdict, ...]:
+        return tuple(Verdict(one.text, None, 0.0, 1.0, met=False, certified=False) for one in self.constraints)
+
+
+def not_enforced(model: Model) -> str | None:
+    """Why no policy of this model can be certified; None where there is no such reason."""
+    if not model.spec.unenforced:
+        return None
+    return f"rollouts of '{model.spec.name}' may do what the model forbids: {'; '.join(model.spec.unenforced)}"
+
+
+def _closed(audit: Audit, verdicts: tuple[Verdict, ...], figures: Figures, rollouts: int, labels: int) -> Audit:
+    certified = all(verdict.certified for verdict in verdicts)
+    return replace(
+        audit,
+        status="certified" if certified else "refused",
+        constraints=verdicts,
+        figures=figures,
+        rollouts=rollouts,
+        labels=labels,
+    )
+
+
+def audit_until_certified(
+    auditor: Auditor,
+    audits: int,
+    favourite: Callable[[], int | None],
+    file_of: Callable[[int], Path],
+    policy_of: Callable[[int], Policy],
+    *,
+    seed: int,
+    most: int,
+    promised: float,
+    show: Callable[[Audit], None] = lambda audit: None,
+) -> Audit:
+    """Audit favourites until one is certified, at most `audits` of them; the least bad audit when none is.
+
+    `favourite` names the next candidate by all evidence, the audits before it included; None when there is no other.
+    """
+    ledger = auditor.ledger
+    while True:
+        audit = ledger.open
+        if audit is None:
+            made = ledger.of_run
+            over = len(made) >= audits or any(one.certified or one.reason for one in made)
+            index = None if over else favourite()
+            if index is None:
+                return max(ledger.of_run, key=lambda one: (one.certified, _slack(one, auditor.constraints)))
+            audit = auditor.begin(policy_hash(file_of(index)), seed=seed, most=most, promised=promised, candidate=index)
+        assert audit.candidate is not None
+        show(auditor.finish(audit, policy_of(audit.candidate)))
+
+
+def _slack(audit: Audit, constraints: Sequence[Constraint]) -> float:
+    """How far the bound of the worst constraint is on its right side."""
+    rooms = [
+        verdict.lower - constraint.bound if constraint.sense == ">=" else constraint.bound - verdict.upper
+        for verdict, constraint in zip(audit.constraints, constraints, strict=True)
+    ]
+    return min(rooms, default=0.0)

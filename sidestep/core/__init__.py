@@ -1,0 +1,1 @@
+"""What every room speaks of; so far the way in which records become JSON and come back."""

@@ -1,0 +1,85 @@
+"""Records as JSON and back: frozen dataclasses, validated field by field when they are read.
+
+A field may be a number, text, a Literal, another record, a tuple or a dict of these, or None where its type says so.
+What a file has and the record does not know is left out, so that a newer version's files can be read; what the record
+needs and the file lacks, or has in another form, is said in one sentence.
+"""
+
+import math
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from sidestep.errors import InputError
+
+
+def to_json(value: Any) -> Any:
+    """A record, and what it is made of, as dictionaries, lists and plain values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_json(part) for part in value]
+    if isinstance(value, dict):
+        return {name: to_json(part) for name, part in value.items()}
+    return value
+
+
+def from_json(record: type[Any], data: Any, place: str) -> Any:
+    """The record that `to_json` wrote; `place` says in an error which file it came from."""
+    if not isinstance(data, dict):
+        raise InputError(f"expected the fields of a {_name(record)}, not {_shown(data)}", place=place)
+    values: dict[str, Any] = {}
+    hints = get_type_hints(record)
+    for field in fields(record):
+        if field.name in data:
+            values[field.name] = _read(hints[field.name], data[field.name], f"'{field.name}'", place)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise InputError(f"the {_name(record)} has no '{field.name}'", place=place)
+    return record(**values)
+
+
+def _read(kind: Any, value: Any, what: str, place: str) -> Any:
+    """`value` as this kind of thing."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in parts:
+            return None
+        return _read(next(part for part in parts if part is not type(None)), value, what, place)
+    if kind is Any:
+        return value
+    if isinstance(kind, type) and is_dataclass(kind):
+        return from_json(kind, value, f"{place}, {what}")
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(parts[0], part, what, place) for part in value)
+    if origin is dict and isinstance(value, dict):
+        return {name: _read(parts[1], part, what, place) for name, part in value.items()}
+    if origin is Literal and value in parts:
+        return value
+    if kind in _PLAIN and _PLAIN[kind](value):
+        return kind(value)
+    raise InputError(f"{what} must be {_in_words(kind)}, not {_shown(value)}", place=place)
+
+
+_PLAIN: dict[Any, Callable[[Any], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
+    str: lambda value: isinstance(value, str),
+}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return _WORDS.get(kind) or {tuple: "a list", dict: "an object"}.get(get_origin(kind), "a value of its kind")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _name(record: type) -> str:
+    return record.__name__.lower()
