@@ -28,7 +28,8 @@ def study(model: str, safety: str, seeds: range, folder: Path) -> list[dict[str,
     if not all(file.is_file() for file in files):
         command = ["plan", model, "--safety", safety, "--constraint", CONSTRAINTS.get(model, "none>=0.95")]
         command += ["--seed", str(seeds[0]), "--seeds", str(len(seeds)), "--out", str(out)]
-        subprocess.run([sys.executable, "-m", "sidestep", *command], check=True)
+        if subprocess.run([sys.executable, "-m", "sidestep", *command]).returncode not in (0, 1):  # 1: not certified
+            raise RuntimeError(f"{model}: planning failed")
     found = []
     for seed, file in zip(seeds, files, strict=True):
         result = json.loads(file.read_text(encoding="utf-8"))

@@ -322,7 +322,7 @@ def strip(rows):
 def test_a_killed_run_resumes_bit_for_bit_and_is_used_by_its_path_alone(safety_file, tmp_path, capsys):
     from sidestep.runs import Run
 
-    assert main(plan_arguments(safety_file, tmp_path / "whole")) == 0
+    assert main(plan_arguments(safety_file, tmp_path / "whole")) == 1, "a few epochs earn no certificate"
     broken = tmp_path / "broken"
     command = [sys.executable, "-m", "sidestep"]
     child = subprocess.Popen([*command, *plan_arguments(safety_file, broken)], stdout=subprocess.DEVNULL)
@@ -332,7 +332,7 @@ def test_a_killed_run_resumes_bit_for_bit_and_is_used_by_its_path_alone(safety_f
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (broken / "result.json").exists(), "it was to be killed before its end"
-    assert main(["resume", str(broken), "--quiet"]) == 0
+    assert main(["resume", str(broken), "--quiet"]) == 1
     whole, resumed = Run(tmp_path / "whole"), Run(broken)
     assert strip(whole.metrics()) == strip(resumed.metrics())
     assert (whole.path / "policy.safetensors").read_bytes() == (resumed.path / "policy.safetensors").read_bytes()
@@ -342,8 +342,9 @@ def test_a_killed_run_resumes_bit_for_bit_and_is_used_by_its_path_alone(safety_f
     assert results[0] == results[1]
     assert main(["plan", *plan_arguments(safety_file, broken)[1:]]) == 2, "a run is not overwritten"
     capsys.readouterr()
-    assert main(["certify", str(broken), "--rollouts", "100", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rollouts"] == 100
+    assert main(["certify", str(broken), "--rollouts", "100", "--json"]) == 1
+    certified = json.loads(capsys.readouterr().out)
+    assert (certified["rollouts"], certified["audits"]) == (100, 2)
 
     answer = sidestep.load(broken)
     actor = answer.policy

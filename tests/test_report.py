@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import jax
@@ -9,6 +10,18 @@ import numpy as np
 import pytest
 
 from sidestep.answers import save_policy
+from sidestep.certification.bounds import judge
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.records import (
+    Audit,
+    Figures,
+    Penalty,
+    Return,
+    audited_result,
+    result_to_json,
+    split_confidence,
+)
+from sidestep.certification.words import bound_in_words
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.labels.store import Store
@@ -20,6 +33,7 @@ from sidestep.report.drawings import draw_blame, draw_view, same_frame, views
 from sidestep.report.html import write_report
 from sidestep.report.page import number, tag
 from sidestep.report.svg import INK, style, svg
+from sidestep.runs import Run
 from sidestep.safety.io import make_safety, save_safety
 
 MODEL = '''
@@ -105,32 +119,22 @@ def read(path):
     return page
 
 
-def verdict(text, estimate, *, certified, met=True):
-    return {
-        "text": text,
-        "estimate": estimate,
-        "lower": estimate - 0.02,
-        "upper": estimate + 0.02,
-        "met": met,
-        "certified": certified,
-    }
-
-
-def result(verdicts, mean=-12.345, **more):
-    return {
-        "model": "m",
-        "constraints": verdicts,
-        "return": {"mean": mean, "std": 1.0, "discounted_mean": mean, "interval": [mean - 1, mean + 1]},
-        "side_effects": dict.fromkeys(CATEGORIES, 1 / 3),
-        "rollouts": 2000,
-        "evaluation": {"trajectories": 2000, "policy": "mean", "confidence": 0.95},
-        "labels_used": 1234,
-        "audit_labels": 2000,
-        "seconds": 90.0,
-        "seed": 0,
-        "method": "default",
-        "diagnosis": "feasible",
-    } | more
+def write_result(folder, audits, constraints=CONSTRAINTS, categories=CATEGORIES, mean=-12.345, **more):
+    """What a run writes after audits that counted so many rollouts of each category; the last one is its answer."""
+    ledger = Ledger(Run(folder))
+    parsed = parse_constraints(constraints, Scale(categories))
+    for place, counts in enumerate(audits, 1):
+        verdicts = judge(parsed, counts, split_confidence(0.95, place))
+        shares = dict(zip(categories, (n / sum(counts) for n in counts), strict=True))
+        figures = Figures(Return(mean, 1.0, mean, (mean - 1, mean + 1)), shares, more.pop("penalty", None))
+        status = "certified" if all(one.certified for one in verdicts) else "refused"
+        audit = Audit(place, "fixed", "the rule", "", 0, sum(counts), 0.95, 0, status, verdicts, sum(counts))
+        audit = replace(audit, labels=sum(counts), figures=figures)
+        ledger.begin(audit)
+    about = {"model": "m", "labels_used": 1234, "seconds": 90.0, "seed": 0, "method": "default"}
+    about |= {"diagnosis": "feasible"}
+    result = audited_result(audit, ledger.audits, **about | more)
+    Run(folder).write_json("result.json", result_to_json(result))
 
 
 def metric(epoch, index=0, **more):
@@ -205,15 +209,8 @@ def campaign(tmp_path_factory):
         for place in (0, 1)
     ]
     write_lines(folder / "rounds.jsonl", rounds)
-    good = [verdict(CONSTRAINTS[0], 0.9375, certified=True), verdict(CONSTRAINTS[1], 0.01, certified=True)]
-    poor = [verdict(CONSTRAINTS[0], 0.9075, certified=False), verdict(CONSTRAINTS[1], 0.01, certified=True)]
-    sampled = {"sampled": {"constraints": poor, "return": {"mean": -13.5}}}
-    (folder / "result.json").write_text(json.dumps(result(good) | sampled))
-    audits = [
-        {"confidence": confidence, "rollouts": 2000, "certified": certified, "constraints": verdicts}
-        for confidence, certified, verdicts in ((0.975, False, poor), (0.9875, True, good))
-    ]
-    (folder / "audits.json").write_text(json.dumps(audits))
+    noisy = Figures(Return(-13.5, 1.0, -13.5), dict.fromkeys(CATEGORIES, 1 / 3))
+    write_result(folder, [(1815, 165, 20), (1875, 105, 20)], sampled=noisy)
     return folder
 
 
@@ -232,11 +229,15 @@ def test_a_campaign_says_what_was_asked_and_what_came_of_it(campaign_page):
     assert "Yes: with 95 % confidence the policy keeps fine & $dandy$>=0.9 and bad\\_{<=0.05" in text
     assert "earns a mean return of -12.345" in text
     assert "fine & $dandy$ < so-so < bad\\_{" in text
-    for words in ("at least 0.9175", "at most 0.03", "1,234 of 2,000", "2,000", "1.5", "sampled instead of mean"):
+    for words in ("1,234 of 2,000", "4,000", "1.5", "sampled instead of mean actions the return is -13.5"):
         assert words in text
     assert "There were 2 audits" in text
-    assert "with 96.25 % confidence all their bounds hold together" in text
+    assert "so that with 95 % confidence all hold together" in text
+    assert "97.5 %" in text
+    assert "98.75 %" in text
     assert "met, not certified" in text
+    for verdict in judge(parse_constraints(CONSTRAINTS, Scale(CATEGORIES)), (1875, 105, 20), 0.9875):
+        assert bound_in_words(verdict) in text
 
 
 def test_a_campaign_shows_its_figures(campaign_page):
@@ -317,20 +318,16 @@ def test_a_run_without_rule_says_so(campaign, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "sentence", "kind"),
+    ("constraints", "counts", "sentence", "kind"),
     [
-        ([verdict("none>=0.95", 0.952, certified=False)], "Not proved: none>=0.95 held in the audit", "fair"),
-        (
-            [verdict("none>=0.95", 0.5, certified=False, met=False)],
-            "No: the policy does not keep none>=0.95 (0.5",
-            "bad",
-        ),
-        ([], "A policy was planned without any constraint; it earns a mean return of -12.345.", "fair"),
+        (["none>=0.95"], (1904, 90, 6), "Not proved: none>=0.95 held in the audit", "fair"),
+        (["none>=0.95"], (1000, 900, 100), "No: the policy does not keep none>=0.95 (0.5", "bad"),
+        ([], (2000, 0, 0), "A policy was planned without any constraint; it earns a mean return of -12.345.", "fair"),
     ],
 )
-def test_other_answers(verdicts, sentence, kind, tmp_path):
+def test_other_answers(constraints, counts, sentence, kind, tmp_path):
     folder = start_run(tmp_path / "run", "nowhere.rddl")
-    (folder / "result.json").write_text(json.dumps(result(verdicts, penalty={"mean": 0.25, "std": 0.5})))
+    write_result(folder, [counts], constraints, Scale().categories, penalty=Penalty(0.25, 0.5))
     (folder / "policy.safetensors").write_bytes(b"")
     page = read(write_report(folder))
     assert sentence in page.text
@@ -346,8 +343,8 @@ def test_several_seeds_on_a_map(tmp_path, capsys):
     for seed, met in ((9, True), (10, False)):
         inner = start_run(folder / f"seed-{seed}", reference, constraints=["none>=0.95"], seed=seed)
         put_policy(inner, reference, seed=seed)
-        verdicts = [verdict("none>=0.95", 0.99 if met else 0.25, certified=met, met=met)]
-        (inner / "result.json").write_text(json.dumps(result(verdicts, mean=-float(seed))))
+        counts = (1980, 20, 0) if met else (500, 1500, 0)
+        write_result(inner, [counts], ["none>=0.95"], Scale().categories, mean=-float(seed))
     assert main(["report", str(folder)]) == 0
     assert str(folder / "report.html") in capsys.readouterr().out
     page = read(folder / "report.html")

@@ -2,8 +2,8 @@
 
 For an event that k of n rollouts showed, the one-sided Clopper-Pearson bound at level alpha is the p at which k or
 fewer (or k or more) would have chance alpha. m constraints share alpha (Bonferroni). Of a constraint's share the side
-that can certify it gets 99.5 %, the other side the rest, so that with probability 1 - alpha all bounds of all constraints are
-true together, lower and upper ones alike.
+that can certify it gets 99.5 %, the other side the rest, so that with probability 1 - alpha all bounds of all
+constraints are true together, lower and upper ones alike.
 """
 
 import math

@@ -7,18 +7,18 @@ from sidestep.certification.records import Verdict
 
 def percent(confidence: float) -> str:
     """A confidence such as 95 % or 98.75 %, never more than it is."""
-    share = 100 * Decimal(repr(confidence))
+    share = 100 * Decimal(repr(float(confidence)))
     return f"{share.quantize(Decimal('0.0001'), ROUND_FLOOR).normalize():f} %"
 
 
 def at_least(bound: float) -> str:
     """A lower bound in four decimals, rounded down."""
-    return f"{Decimal(repr(bound)).quantize(Decimal('0.0001'), ROUND_FLOOR):f}"
+    return f"{Decimal(repr(float(bound))).quantize(Decimal('0.0001'), ROUND_FLOOR):f}"
 
 
 def at_most(bound: float) -> str:
     """An upper bound in four decimals, rounded up."""
-    return f"{Decimal(repr(bound)).quantize(Decimal('0.0001'), ROUND_CEILING):f}"
+    return f"{Decimal(repr(float(bound))).quantize(Decimal('0.0001'), ROUND_CEILING):f}"
 
 
 def bound_in_words(verdict: Verdict) -> str:
