@@ -22,6 +22,11 @@ from sidestep.files import NO_SPACE
 from sidestep.kept_programs import keep_compiled_programs
 from sidestep.planning.config import PlanConfig
 
+DESCRIPTION = (
+    "Safe planning around side effects that nobody wrote into the model. Exit status: 0 done (plan, resume, certify: "
+    "every constraint is certified), 1 finished but not certified, or infeasible, 2 bad input, 3 labels are needed."
+)
+
 ModelReference = Annotated[
     str,
     tyro.conf.Positional,
@@ -479,7 +484,7 @@ def _parse(arguments: list[str]) -> Any:
     return tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="sidestep",
-        description="Safe planning around side effects that nobody wrote into the model.",
+        description=DESCRIPTION,
         args=arguments or ["--help"],
         config=(tyro.conf.FlagCreatePairsOff,),
     )
