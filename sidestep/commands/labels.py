@@ -6,6 +6,7 @@ from typing import Any
 from sidestep.commands.console import progress_bar, say
 from sidestep.errors import InputError
 
+MOST_COLLECTED, MOST_STEPS = 10**8, 10**6
 CHUNK = 10_000  # trajectories between two movements of the progress bar
 
 
@@ -19,13 +20,12 @@ def collect(
     from sidestep.labels.rules import scale_of
     from sidestep.labels.store import Store
     from sidestep.model import require_finite, rollout
-    from sidestep.models import load_model
+    from sidestep.models import checked_model
 
-    if count < 1:
-        raise InputError(f"must be at least 1, not {count}", place="--count")
-    if horizon is not None and horizon < 1:
-        raise InputError(f"must be at least 1, not {horizon}", place="--horizon")
-    mdp = load_model(model)
+    for option, number, most in (("--count", count, MOST_COLLECTED), ("--horizon", horizon, MOST_STEPS)):
+        if number is not None and not 1 <= number <= most:
+            raise InputError(f"must lie between 1 and {most:,}, not {number}", place=option)
+    mdp = checked_model(model)
     acting = named_policy(policy, mdp)
     scale = scale_of(rule, mdp)
     key = jax.random.key(seed)
@@ -89,9 +89,9 @@ def _label_by_rule(store: Any, rule: str | None, model_reference: str, annotator
 
     from sidestep.labels.rules import load_rule
     from sidestep.labels.schema import spec_hash
-    from sidestep.models import load_model
+    from sidestep.models import checked_model
 
-    model = load_model(model_reference)
+    model = checked_model(model_reference)
     if spec_hash(model.spec) != store.model_hash:
         raise InputError(
             f"the store is of the model '{store.model_name}', and this is another; name the right one",
