@@ -153,6 +153,8 @@ class Label(Common):
     """Who labels; without it the rule's name."""
     every: bool = False
     """Label every trajectory anew, not only those without a label."""
+    verify: bool = False
+    """Label nothing, and look whether every trajectory and label is still what was put in."""
     import_: Annotated[Path | None, tyro.conf.arg(name="import", metavar="FILE")] = None
     """Read trajectories with labels from CSV (one row a step), NPZ or Parquet, or labels alone from CSV."""
     export: Path | None = None
