@@ -1,8 +1,9 @@
 """Using what a run found: `sidestep.load("runs/x")` gives the policy, the safety model and a monitor."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -15,8 +16,23 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.model import Model, require_finite_weights
 from sidestep.models import load_model
 from sidestep.policies import NetworkPolicy, make_policy
+from sidestep.run_records import checked
 from sidestep.runs import Run
-from sidestep.trees import load_tree, read_header, save_tree
+from sidestep.trees import load_tree, read_header, require_room, save_tree
+
+TABLE_ERROR = 1e-3  # by which chances may miss a sum of 1
+
+
+@dataclass(frozen=True)
+class PolicyHeader:
+    """What a policy's file says about itself: enough to build it again. A table needs no more than its kind."""
+
+    kind: Literal["network-policy", "tabular-policy"]
+    model: str = ""
+    widths: tuple[int, ...] = ()
+    squash: Literal["tanh", "clip"] = "tanh"
+    clock: bool = True
+    memory: bool = False
 
 
 def save_policy(path: Path, policy: NetworkPolicy | TabularPolicy, model_reference: str) -> None:
@@ -37,24 +53,37 @@ def save_policy(path: Path, policy: NetworkPolicy | TabularPolicy, model_referen
 
 
 def load_policy(path: Path, model: Model, safety: Any = None) -> NetworkPolicy | TabularPolicy:
-    header = read_header(path)
-    if header.get("kind") == "tabular-policy":
-        table = TabularPolicy(jnp.zeros(model.finite.reward.shape), model)  # type: ignore[attr-defined]
-        return _finite(load_tree(path, table), path)
-    if header.get("kind") != "network-policy":
-        raise InputError("is a file of ours, but not a policy", place=str(path))
+    """The policy in this file, for `model`; `safety` is the model whose memory it may look at."""
+    header = checked(PolicyHeader, read_header(path), str(path))
+    if header.kind == "tabular-policy":
+        return _load_table(path, model)
+    require_room(path, header.widths, len(header.widths))
+    if not header.widths or min(header.widths) < 1 or (header.memory and safety is None):
+        reason = "the safety model that it looks at is missing" if header.memory else "it has no layers"
+        raise InputError(f"this policy cannot be used: {reason}", place=str(path))
 
     def fresh() -> NetworkPolicy:
         return make_policy(
             model,
             jax.random.key(0),
-            widths=tuple(header["widths"]),
-            squash=header["squash"],
-            clock=header["clock"],
-            safety=safety if header["memory"] else None,
+            widths=header.widths,
+            squash=header.squash,
+            clock=header.clock,
+            safety=safety if header.memory else None,
         )
 
     return _finite(load_tree(path, eqx.filter_eval_shape(fresh)), path)
+
+
+def _load_table(path: Path, model: Model) -> TabularPolicy:
+    finite = getattr(model, "finite", None)
+    if finite is None:
+        raise InputError(f"this policy is a table, and '{model.spec.name}' is not a finite model", place=str(path))
+    policy = _finite(load_tree(path, TabularPolicy(jnp.zeros(finite.reward.shape), model)), path)
+    chances = np.asarray(policy.table)
+    if chances.min() < -TABLE_ERROR or np.abs(chances.sum(axis=1) - 1.0).max() > TABLE_ERROR:
+        raise InputError("this policy is a table, and a state's chances do not sum to 1", place=str(path))
+    return policy
 
 
 def _finite(policy: Any, path: Path) -> Any:
@@ -129,11 +158,16 @@ class Monitor:
 class Answer:
     """A finished run."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, trust: bool = False) -> None:
         self.run = Run.open(Path(path))
         self.config = self.run.config
-        self.model = load_model(self.config["model"])
+        self.files = self.run.files(trust)
         self.categories = tuple(self.config["categories"])
+
+    @cached_property
+    def model(self) -> Model:
+        """Loaded when it is first needed: most of what a run found can be read without."""
+        return load_model(self.config["model"], files=self.files)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -168,6 +202,10 @@ class Answer:
         return export_numpy(self, path)
 
 
-def load(path: str | Path) -> Answer:
-    """The run in this folder, in a fresh process, by its path alone."""
-    return Answer(path)
+def load(path: str | Path, trust: bool = False) -> Answer:
+    """The run in this folder, in a fresh process, by its path alone.
+
+    What needs the model (policy, export) runs its code, where it has any. Your own runs do so without more; for code
+    that came with somebody else's folder say `trust=True` once you have read it.
+    """
+    return Answer(path, trust)

@@ -48,15 +48,16 @@ def act(state, random=None):
 '''
 
 
-def export_numpy(run_or_policy: Any, path: str | os.PathLike[str]) -> Path:
+def export_numpy(run_or_policy: Any, path: str | os.PathLike[str], trust: bool = False) -> Path:
     """Write the mean action of a policy, or of the policy of a run (loaded, or its folder), to `path`, a .py file.
 
-    Of a table all its chances are written: where the best policy mixes actions, it has no mean.
+    Of a table all its chances are written: where the best policy mixes actions, it has no mean. `trust` is that of
+    `sidestep.load`.
     """
     target = Path(path)
     if target.suffix != ".py":
         raise InputError("the policy is written as Python; give a name that ends in .py", place=str(path))
-    policy = _policy_of(run_or_policy)
+    policy = _policy_of(run_or_policy, trust)
     table = isinstance(policy, TabularPolicy)
     about, arrays = _table_parts(policy) if table else _parts(policy)
     words = f"The planned policy of {policy.model.spec.name!a}: states {_listed(policy.model.spec.state.names)}."
@@ -72,11 +73,11 @@ def export_numpy(run_or_policy: Any, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _policy_of(given: Any) -> Any:
+def _policy_of(given: Any, trust: bool) -> Any:
     if isinstance(given, str | os.PathLike):
         from sidestep.answers import load
 
-        given = load(Path(given))
+        given = load(Path(given), trust)
     policy = given if isinstance(given, Policy) else given.policy_of(given.model)
     if not isinstance(policy, NetworkPolicy | TabularPolicy):
         raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")

@@ -15,12 +15,17 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's sha
 
 def read_bytes(path: Path) -> bytes:
     """All of a plain file."""
-    if not path.is_file():
-        raise InputError("expected a file" + (" and found none" if not path.exists() else ""), place=str(path))
     try:
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "something else" if path.exists() else ""
+            raise InputError(
+                f"expected a file and found {found}" if found else "there is no such file", place=str(path)
+            )
         return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", place=str(path)) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", place=str(path)) from error
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A run's folder: what is needed to resume bit for bit, to load the policy elsewhere, to say how numbers came about.
 
 config.json           what was asked for
+inputs/               copies of the files that model and rule are made of
 state.safetensors     the last checkpoint, with its clock in the header
 metrics.jsonl         a line a test and seed
 policy.safetensors    the answer; safety.safetensors the safety model it was planned with
@@ -14,16 +15,21 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sidestep import __version__
 from sidestep.errors import DiskFull, InputError
 from sidestep.files import append, atomic_write, writing
+from sidestep.run_inputs import RunFiles, copied
 from sidestep.run_lock import locked
+from sidestep.run_records import Metric, Round, read_config, read_json, read_rows, read_settings
 
-FORMAT = 1
+FORMAT = 2  # format 1 has no copies of its inputs
 LABELS = "labels.store"
 AGAIN = "give the command again"  # after a full disk, where no `resume` is needed
+
+
+T = TypeVar("T")
 
 
 class Run:
@@ -34,8 +40,13 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any], files: dict[str, bytes] | None = None) -> "Run":
-        """A new run in this folder, which holds `files` from the start; config.json comes last and makes it a run."""
+        """A new run in this folder, with copies of its inputs and with `files` from the start.
+
+        config.json comes last and makes it a run.
+        """
         run = cls(path)
+        inputs, copies = copied(config["model"], config["rule"])
+        config = {"format": FORMAT, "version": __version__, **config, "inputs": inputs}
         new = not path.exists()
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -46,9 +57,9 @@ class Run:
                         f"there is a run here already; go on with `sidestep resume {path}` or choose another folder",
                         place=str(path),
                     )
-                for name, content in (files or {}).items():
+                for name, content in {**copies, **(files or {})}.items():
                     atomic_write(run.target(name), content)
-                run.write_json("config.json", {"format": FORMAT, "version": __version__, **config})
+                run.write_json("config.json", config)
         except InputError:
             if new:
                 shutil.rmtree(path, ignore_errors=True)
@@ -60,23 +71,23 @@ class Run:
         run = cls(path)
         if not (path / "config.json").is_file():
             raise InputError("expected a run's folder with a config.json in it, and found none", place=str(path))
-        found = run.config.get("format")
-        if found != FORMAT:
-            raise InputError(f"its format is {found}, and this version of sidestep reads {FORMAT}", place=str(path))
+        _ = run.config  # refused here if it is damaged
         return run
+
+    def files(self, trust: bool = False) -> RunFiles:
+        """Where this run's model and rule are loaded from; `trust`: also where that runs a stranger's code."""
+        return RunFiles(self.path, self.config["inputs"], trust)
 
     @property
     def config(self) -> dict[str, Any]:
-        return self.read_json("config.json")
+        return read_config(self.path / "config.json")
+
+    def settings(self, kind: type[T], name: str) -> T:
+        """What config.json says under `name`, as this kind of settings."""
+        return read_settings(kind, self.config[name], self.path / "config.json")
 
     def read_json(self, name: str) -> Any:
-        file = self.path / name
-        try:
-            return json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError("there is no such file in this run", place=str(file)) from None
-        except ValueError as error:
-            raise InputError(f"is not JSON ({error})", place=str(file)) from None
+        return read_json(self.path / name)
 
     @contextmanager
     def held(self, advice: str = "") -> Iterator[None]:
@@ -97,7 +108,7 @@ class Run:
                     "is a link, and a run's files are written inside its folder; remove it", place=str(place)
                 )
         with writing(file):
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
     def write_json(self, name: str, content: Any) -> None:
@@ -115,23 +126,27 @@ class Run:
         save_tree(self.target("state.safetensors"), tree, header)
 
     def load_state(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The last checkpoint and its header; None when the run stopped before its first."""
+        """The last checkpoint and its header, which the caller checks; None when the run stopped before its first."""
         from sidestep.trees import load_tree, read_header
 
         file = self.path / "state.safetensors"
-        return (load_tree(file, like), read_header(file)) if file.is_file() else None
+        return (load_tree(file, like), read_header(file)) if file.exists() else None
 
     def append_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
         append(self.target("metrics.jsonl"), "".join(json.dumps(row) + "\n" for row in rows))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All complete lines; a last one that a kill cut short is left out."""
-        file = self.path / "metrics.jsonl"
-        if not file.is_file():
-            return []
-        lines = file.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        return read_rows(self.path / "metrics.jsonl", Metric)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return read_rows(self.path / "rounds.jsonl", Round)
 
     def cut_metrics(self, keep: int) -> None:
         """Keep the first `keep` lines: those up to the checkpoint that a resumed run starts from."""
-        self.write_lines("metrics.jsonl", self.metrics()[:keep])
+        rows = self.metrics()
+        if not 0 <= keep <= len(rows):
+            raise InputError(
+                f"holds {len(rows)} lines, and the checkpoint was made after {keep}; put the file back as it was",
+                place=str(self.path / "metrics.jsonl"),
+            )
+        self.write_lines("metrics.jsonl", rows[:keep])

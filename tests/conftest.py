@@ -4,8 +4,10 @@ Tests compile far more than they compute, so that programs are compiled without 
 """
 
 import os
+import tempfile
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="sidestep-"))  # what tests run is no user's choice
 
 import jax
 import pytest

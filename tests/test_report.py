@@ -24,6 +24,7 @@ from sidestep.certification.records import (
 from sidestep.certification.words import bound_in_words
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
+from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
 from sidestep.model import Space, Spec, Trajectory, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
@@ -190,6 +191,7 @@ def campaign(tmp_path_factory):
         method="default",
         settings={"note": "</code><script>alert(2)</script>"},
     )
+    load_rule(f"{file}:rule", load_model(reference))  # the user has given this rule to a command before
     put_policy(folder, reference)
     put_policy(folder, reference, "round-0.safetensors", seed=1)
     model = load_model(reference)
@@ -281,7 +283,7 @@ def test_a_damaged_part_is_left_out_with_its_reason(campaign, campaign_page, tmp
     (folder / "policy.safetensors").write_bytes(b"no policy")
     page = read(write_report(folder))
     assert "result.json: is not JSON" in page.text
-    assert "metrics.jsonl: holds a line that is not JSON" in page.text
+    assert "metrics.jsonl:1: is not JSON" in page.text
     assert page.text.count("Left out:") >= 5
     assert "What was asked" in page.text
 

@@ -22,6 +22,7 @@ from sidestep.answers import load_policy, save_policy
 from sidestep.campaign.candidates import Candidate, challenger, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.ladder import RUNGS, certifiable_costs, mendable, rungs
+from sidestep.campaign.notes import check_notes
 from sidestep.campaign.questions import first_questions, plain_rollouts, round_questions
 from sidestep.campaign.rungs import GradientRungs, Rungs, TableRungs
 from sidestep.campaign.waiting import Show, campaign_key
@@ -347,6 +348,9 @@ class Campaign:
         """Every trajectory that was asked about, in that order, and its category."""
         ids = list(dict.fromkeys(self._asked_ids()))
         category_of = resolve(self.store.log(), "newest")
+        missing = [i for i in ids if i not in category_of]
+        if missing:
+            raise LabelsNeeded(missing)
         return self.store.get(ids), np.array([category_of[i] for i in ids], np.int32)
 
     def _asked_ids(self) -> list[int]:
@@ -407,6 +411,7 @@ class Campaign:
         saved = self.run.load_state((self.rungs.state, self.safety))
         if saved is not None:
             (self.rungs.state, self.safety), notes = saved
+            check_notes(notes, len(self.constraints), self.config.rounds, str(self.run.path / "state.safetensors"))
             self.notes |= {name: notes[name] for name in self.notes if name in notes}
             if notes.get("audits") and not self.ledger.audits:  # an earlier version kept them here until the end
                 self.run.write_json("audits.json", notes["audits"])

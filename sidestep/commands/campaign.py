@@ -1,6 +1,7 @@
 """`sidestep plan MODEL` without a safety model: the whole campaign, from no label to a certificate."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,14 +14,14 @@ from sidestep.certification.auditor import Auditor
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Result, result_to_json
 from sidestep.commands.certify import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, expert_of, print_certificate
-from sidestep.commands.console import progress_bar, say, say_json
+from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import run_store, tell_notes, tell_people
 from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import LabelsNeeded
 from sidestep.labels.rules import Rule
 from sidestep.model import Model
-from sidestep.models import checked_model, load_model
+from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.runs import LABELS, Run
 
@@ -42,7 +43,7 @@ def begin(
     as_json: bool,
 ) -> int:
     """Check everything, open the run's folder, go."""
-    mdp = checked_model(model)
+    mdp = load_model(model)
     expert = expert_of(rule, mdp)
     scale = expert.scale if expert else (Scale.parse(categories) if categories else Scale())
     constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
@@ -68,18 +69,20 @@ def begin(
         },
     )
     with run.held():
-        return go_on(run, quiet, as_json)
+        return go_on(run, quiet, as_json, trust=True)  # the user has just given the code
 
 
-def go_on(run: Run, quiet: bool, as_json: bool) -> int:
+def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     """From the last saved stage to the end, or to where people have to label."""
+    from sidestep.report.scenes import keep_scenes
+
     asked = run.config
-    model = load_model(asked["model"])
-    rule = expert_of(asked["rule"], model)
+    files = run.files(trust)
+    model = load_model(asked["model"], files=files)
+    rule = expert_of(asked["rule"], model, files)
     scale = Scale(tuple(asked["categories"]))
     constraints = parse_constraints(asked["constraints"], scale)
-    config = CampaignConfig(**asked["settings"])
-    planning = PlanConfig(**{**asked["planning"], "widths": tuple(asked["planning"]["widths"])})
+    config, planning = run.settings(CampaignConfig, "settings"), run.settings(PlanConfig, "planning")
     with run_store(run, model.spec, scale) as store, stoppable(run), _bar(config, quiet or as_json) as show:
         parts = (asked["seed"], asked["model"], show)
         campaign: Campaign | PairsCampaign
@@ -95,6 +98,7 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
             return LABELS_NEEDED
     result = replace(result, method=asked["method"])
     run.write_json("result.json", result_to_json(result))
+    keep_scenes(run.path, model, rule)
     _tell(run, result, as_json)
     return CERTIFIED if result.certified else NOT_CERTIFIED
 
@@ -109,7 +113,7 @@ def _tell(run: Run, result: Result, as_json: bool) -> None:
 
     report = write_report(run.path)
     if as_json:
-        say_json(result_to_json(result))
+        print(json.dumps(result_to_json(result)))
         return
     print_certificate(result)
     say(
@@ -128,7 +132,7 @@ def _tell(run: Run, result: Result, as_json: bool) -> None:
 def _ask(ids: list[int], run: Run, as_json: bool) -> None:
     file = run.path / LABELS
     if as_json:
-        say_json({"status": "waiting", "store": str(file), "trajectories": ids})
+        print(json.dumps({"status": "waiting", "store": str(file), "trajectories": ids}))
     else:
         wanted = f"{len(ids)} trajectories in {file} need labels"
         tell_people(run, [wanted], f"then go on with: sidestep resume {run.path}")

@@ -1,6 +1,7 @@
 """`sidestep plan --safety`, `sidestep resume`: from a fitted safety model to a certified policy."""
 
 import contextlib
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -17,17 +18,18 @@ from sidestep.certification.evaluation import ROLLOUTS, certification_key, evalu
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Evaluation, Result, audited_result, result_to_json
 from sidestep.commands.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, expert_of, print_certificate
-from sidestep.commands.console import progress_bar, say, say_json
+from sidestep.commands.console import progress_bar, say
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.files import atomic_write, read_bytes
 from sidestep.labels.rules import Rule
 from sidestep.model import Model
-from sidestep.models import checked_model, load_model
+from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.planning.plan import Plan, Planner
 from sidestep.planning.programs import prepare_no_more
+from sidestep.run_records import PlanClock, checked, require_tests
 from sidestep.runs import Run
 from sidestep.safety.io import load_safety, safety_header
 
@@ -48,7 +50,7 @@ def plan_once(
     as_json: bool,
 ) -> int:
     """Check everything, open the run's folder, train, certify."""
-    mdp = checked_model(model)
+    mdp = load_model(model)
     expert = expert_of(rule, mdp)
     learned = load_safety(safety) if safety else None
     config = replace(preset_for(mdp, method, summed=learned is None or learned.summed), **changes)
@@ -84,18 +86,19 @@ def plan_once(
         {"safety.safetensors": read_bytes(safety)} if safety else {},
     )
     with run.held():
-        return go_on(run, quiet, as_json)
+        return go_on(run, quiet, as_json, trust=True)  # the user has just given the code
 
 
-def go_on(run: Run, quiet: bool, as_json: bool) -> int:
+def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     """Train from the last checkpoint, or from the start, to the end; then certify every seed's policy."""
     asked = run.config
     begun = time.perf_counter()
-    model = load_model(asked["model"])
-    expert = expert_of(asked["rule"], model)
+    files = run.files(trust)
+    model = load_model(asked["model"], files=files)
+    expert = expert_of(asked["rule"], model, files)
     safety = load_safety(run.path / "safety.safetensors") if run.has("safety.safetensors") else None
     constraints = parse_constraints(asked["constraints"], Scale(tuple(asked["categories"])))
-    config = PlanConfig(**{**asked["settings"], "widths": tuple(asked["settings"]["widths"])})
+    config = run.settings(PlanConfig, "settings")
     planner = Planner(model, safety, constraints, config, expert.label if expert else None)
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), TRAINING))(
         asked["seed"] + np.arange(asked["seeds"])
@@ -106,8 +109,10 @@ def go_on(run: Run, quiet: bool, as_json: bool) -> int:
     history: list[dict[str, Any]] = []
     if saved is not None:
         state, header = saved
-        run.cut_metrics(header["rows"])
+        run.cut_metrics(checked(PlanClock, header, str(run.path / "state.safetensors")).rows)
         history = run.metrics()
+        metrics = run.path / "metrics.jsonl"
+        require_tests(history, asked["seeds"], len(constraints), len(asked["categories"]), metrics)
     with stoppable(run), _bar(config.epochs, quiet or as_json) as show:
         show(history[-1:])
         for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
@@ -135,13 +140,16 @@ def finish(
     seconds: float,
 ) -> Result:
     """Write one seed's answer: into the run's own folder, or for several seeds into a folder each."""
+    from sidestep.report.scenes import keep_scenes
+
     seed = asked["seed"] + index
     target = run
     if asked["seeds"] > 1:
         target = Run(run.target(f"seed-{seed}/config.json").parent)
         target.write_json("config.json", {**asked, "seed": seed, "seeds": 1})
-        if run.has("safety.safetensors"):
-            atomic_write(target.target("safety.safetensors"), read_bytes(run.path / "safety.safetensors"))
+        needed = [copy["file"] for copy in (asked["inputs"] or {}).values()]
+        for name in needed + (["safety.safetensors"] if run.has("safety.safetensors") else []):
+            atomic_write(target.target(name), read_bytes(run.path / name))
     file = target.target("policy.safetensors")
     save_policy(file, plan.policy, asked["model"])
     about: dict[str, Any] = {
@@ -169,6 +177,7 @@ def finish(
         sampled, _ = evaluate(model, plan.policy, expert, certification_key(seed))
         result = audited_result(audit, ledger.audits, sampled=sampled, **about)
     target.write_json("result.json", result_to_json(result))
+    keep_scenes(target.path, model, expert)
     return result
 
 
@@ -189,7 +198,7 @@ def labels_behind(run: Run) -> int | None:
 def report(results: list[Result], run: Run, as_json: bool) -> None:
     if as_json:
         rows = [result_to_json(result) for result in results]
-        say_json(rows[0] if len(rows) == 1 else rows)
+        print(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
     for result in results:
         say((f"seed {result.seed}", "bold"), f": {result.diagnosis}")

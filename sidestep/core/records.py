@@ -9,9 +9,11 @@ import math
 import types
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from sidestep.errors import InputError
+
+Number = NewType("Number", float)  # any number, also one that is not finite
 
 
 def to_json(value: Any) -> Any:
@@ -50,8 +52,8 @@ def _read(kind: Any, value: Any, what: str, place: str) -> Any:
         return value
     if isinstance(kind, type) and is_dataclass(kind):
         return from_json(kind, value, f"{place}, {what}")
-    if origin is tuple and isinstance(value, list):
-        return tuple(_read(parts[0], part, what, place) for part in value)
+    if origin in (tuple, list) and isinstance(value, list):
+        return origin(_read(parts[0], part, what, place) for part in value)
     if origin is dict and isinstance(value, dict):
         return {name: _read(parts[1], part, what, place) for name, part in value.items()}
     if origin is Literal and value in parts:
@@ -61,19 +63,23 @@ def _read(kind: Any, value: Any, what: str, place: str) -> Any:
     raise InputError(f"{what} must be {_in_words(kind)}, not {_shown(value)}", place=place)
 
 
+LARGEST = 2**63  # what a whole number is below; a larger one is a mistake, and too large to compute with
 _PLAIN: dict[Any, Callable[[Any], bool]] = {
     bool: lambda value: isinstance(value, bool),
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST,
+    Number: lambda value: isinstance(value, float) or _PLAIN[int](value),
+    float: lambda value: _PLAIN[Number](value) and math.isfinite(value),
     str: lambda value: isinstance(value, str),
 }
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", Number: "a number", str: "text"}
 
 
 def _in_words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
-    return _WORDS.get(kind) or {tuple: "a list", dict: "an object"}.get(get_origin(kind), "a value of its kind")
+    return _WORDS.get(kind) or {tuple: "a list", list: "a list", dict: "an object"}.get(
+        get_origin(kind), "a value of its kind"
+    )
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Int
 from sidestep.constraints import Scale
 from sidestep.errors import InputError
 from sidestep.model import Model, Trajectory, require_finite
+from sidestep.trust import GIVEN, Files
 
 DIRTY_X, DIRTY_Y = (2.0, 4.5), (0.0, 10.0)  # the zone that Navigation's reward knows nothing of
 SERVER_ROOM, SERVER_LIMIT = "temp[r2]", 21.0
@@ -43,10 +44,13 @@ class Rule:
         return jnp.sum(jnp.where(trajectory.mask, steps, 0.0), axis=1)
 
 
-def load_rule(reference: str | None, model: Model) -> Rule:
-    """The rule of this name for this model, the model's own when there is no name, or `file.py:function`."""
+def load_rule(reference: str | None, model: Model, files: Files = GIVEN) -> Rule:
+    """The rule of this name for this model, the model's own when there is no name, or `file.py:function`.
+
+    `files` says where the file is that it names; the rule's name is what `reference` says, wherever that is.
+    """
     if reference and (".py:" in reference or reference.endswith(".py")):
-        return _finite_only(_user_rule(reference, model), model)
+        return _finite_only(_user_rule(reference, model, files), model)
     rules = _RULES.get(model.spec.family, {})
     if not rules:
         raise InputError(f"no rule of ours fits the model '{model.spec.name}'; give yours as --rule file.py:function")
@@ -159,15 +163,14 @@ _RULES: dict[str, dict[str, Callable[[Any], Rule]]] = {
 }
 
 
-def _user_rule(reference: str, model: Model) -> Rule:
+def _user_rule(reference: str, model: Model, files: Files) -> Rule:
     """`function(trajectory)` or `function(trajectory, model)`, giving one category (number or name) a trajectory.
 
     Its scale is `function.categories`, best first; none < mild < severe without it.
     """
     from sidestep.models.python_model import load_object
-    from sidestep.models.user_code import FAULTS, in_words, users_line
 
-    function = load_object(reference, "rule")
+    function = load_object(reference, "rule", files)
     if not callable(function):
         raise InputError(f"a rule is a function, and this is a {type(function).__name__}", place=reference)
     scale = _scale_of(function, reference)
@@ -181,9 +184,8 @@ def _user_rule(reference: str, model: Model) -> Rule:
         plain = jax.tree.map(np.asarray, trajectory)
         try:
             given = np.asarray(function(plain) if arguments == 1 else function(plain, model))
-        except FAULTS as error:
-            where = users_line(error) or reference
-            raise InputError(f"the rule failed: {in_words(error)}", place=where) from error
+        except Exception as error:
+            raise InputError(f"the rule failed: {type(error).__name__}: {error}", place=reference) from error
         return jnp.asarray(_as_categories(given, scale, len(trajectory), reference))
 
     return Rule(reference, scale, label, compiled=False)
@@ -201,10 +203,7 @@ def _scale_of(function: Any, place: str) -> Scale:
 
 def _required_arguments(function: Callable) -> int:
     """How many arguments must be given; those with a default of their own are the function's business."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some built-in functions do not say
-        return 1
+    parameters = inspect.signature(function).parameters.values()
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 

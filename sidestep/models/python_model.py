@@ -1,6 +1,5 @@
 """Objects of a user's Python file: models and rules."""
 
-import contextlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -11,34 +10,28 @@ import jax.numpy as jnp
 
 from sidestep.errors import InputError
 from sidestep.model import Model, Spec
-from sidestep.models.user_code import FAULTS, FILES, in_words, users_fault, users_line
+from sidestep.trust import GIVEN, Files
 
 
-def load_object(reference: str, what: str) -> Any:
+def load_object(reference: str, what: str, files: Files = GIVEN) -> Any:
     """The object that `file.py:name` names; `what` says in an error what it was wanted for."""
     file, _, name = reference.partition(":")
-    path = Path(file)
     if not name:
         raise InputError(f"expected file.py:name, the name of the {what} in the file", place=reference)
-    if not path.is_file():
-        raise InputError("there is no such file", place=file)
+    path, code = files.code(file, name)
     spec = importlib.util.spec_from_file_location(f"sidestep_user_{path.stem}", path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    FILES.add(str(path))
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command says
-            spec.loader.exec_module(module)
-    except BaseException as error:
-        if users_fault(error) is None and not isinstance(error, Exception):
-            raise
-        raise InputError(f"cannot be run: {in_words(error)}", place=users_line(error) or file) from error
-    if name not in vars(module):
+        # The very bytes that were looked at: not the file again, nor what Python may have kept of it beside it.
+        exec(compile(code, path, "exec"), vars(module))
+    except Exception as error:
+        raise InputError(f"cannot be run: {type(error).__name__}: {error}", place=_place_in(path, error)) from error
+    if not hasattr(module, name):
         names = [n for n in vars(module) if not n.startswith("_")]
         raise InputError(f"there is no '{name}' in this file; there are {', '.join(names)}", place=file)
-    return vars(module)[name]
+    return getattr(module, name)
 
 
 def model_from_object(candidate: Any, place: str) -> Model:
@@ -46,9 +39,10 @@ def model_from_object(candidate: Any, place: str) -> Model:
     if isinstance(candidate, type) or (callable(candidate) and not hasattr(candidate, "spec")):
         try:
             candidate = candidate()
-        except FAULTS as error:
+        except Exception as error:
             raise InputError(
-                f"calling it for a model failed: {in_words(error)}; it must need no arguments", place=place
+                f"calling it for a model failed: {type(error).__name__}: {error}; it must need no arguments",
+                place=place,
             ) from error
     for attribute in ("spec", "reset", "step"):
         if not hasattr(candidate, attribute):
@@ -74,3 +68,15 @@ class WithStatedBounds:
     def action_bounds(self, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         action = self.spec.action
         return jnp.asarray(action.low, state.dtype), jnp.asarray(action.high, state.dtype)
+
+
+def _place_in(path: Path, error: Exception) -> str:
+    """`file:line` of the user's own line that raised."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{path}:{error.lineno}"
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{path}:{line}" if line else str(path)

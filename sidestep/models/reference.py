@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidestep.errors import InputError
 from sidestep.models.options import Options
+from sidestep.trust import GIVEN, Files
 
 if TYPE_CHECKING:
     from sidestep.model import Model
@@ -22,36 +23,27 @@ if TYPE_CHECKING:
 FORMS = "a built-in name, a path to an .rddl, .bp or .nav file, domain.rddl:instance.rddl, or file.py:object"
 
 
-def load_model(reference: str, *, double: bool = False) -> "Model":
-    """The model that `reference` names. `double` builds it for float64, to be used under `jax.enable_x64(True)`."""
+def load_model(reference: str, *, double: bool = False, files: Files = GIVEN) -> "Model":
+    """The model that `reference` names. `double` builds it for float64, to be used under `jax.enable_x64(True)`;
+    `files` says where the files are that it names."""
     path, _, query = reference.partition("?")
     options = Options(query, place=f"MODEL '{reference}'")
     first, _, second = path.partition(":")
     suffix = Path(first).suffix.lower()
     if suffix == ".rddl":
-        return _from_rddl(Path(first), Path(second) if second else None, options, double)
+        return _from_rddl(files.path(first), files.path(second) if second else None, options, double)
     if suffix in (".bp", ".nav") and not second:
         from sidestep.models.grids import load_grid
 
         horizon = options.integer("horizon", 500, 1)
         options.finish()
-        return load_grid(Path(path), horizon=horizon)
+        return load_grid(files.path(path), horizon=horizon)
     if suffix == ".py":
         from sidestep.models.python_model import load_object, model_from_object
 
         options.finish()
-        return model_from_object(load_object(path, "model"), place=path)
+        return model_from_object(load_object(path, "model", files), place=path)
     return _from_name(path, reference, options, double)
-
-
-def checked_model(reference: str) -> "Model":
-    """The same for a command: a model of the user's is tried out first, and refused if it cannot be used."""
-    model = load_model(reference)
-    if Path(reference.partition("?")[0].partition(":")[0]).suffix.lower() in (".py", ".rddl"):  # a map was read whole
-        from sidestep.models.check import quick_check
-
-        quick_check(model, place=f"MODEL '{reference}'")
-    return model
 
 
 def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":

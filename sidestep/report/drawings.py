@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from sidestep.labels.rules import DIRTY_X, DIRTY_Y, SERVER_LIMIT, SERVER_ROOM, UNBALANCED
 from sidestep.model import Model, Trajectory
+from sidestep.models.map_text import SUFFIXES
 
 SHADES = ("#2a9d8f", "#e9a23b", "#c8463c", "#a05fb0", "#7284c4")  # categories, best first
 UNKNOWN = "#80868c"  # trajectories that nobody has judged
@@ -37,9 +38,9 @@ def shade(category: int) -> str:
     return SHADES[int(category) % len(SHADES)] if category >= 0 else UNKNOWN
 
 
-def views(model: Model) -> list[View]:
+def views(model: Any) -> list[View]:
     """The ways to look at this model, the most telling one first."""
-    if hasattr(model, "map"):
+    if model.spec.family in SUFFIXES.values():
         return [View("the walk on the map", lambda t: _cells(model, t), lambda axes: _map(axes, model.map), TALL)]
     if model.spec.family == "hvac":
         others = [name for name in model.spec.state.names if name.startswith("temp[") and name != SERVER_ROOM]

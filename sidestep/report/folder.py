@@ -1,6 +1,5 @@
 """What a run's folder holds, read part by part: a part that is not there is empty, one that is bad says why."""
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ import numpy as np
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.constraints import Constraint, Scale, parse_constraints
-from sidestep.errors import InputError
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Source, Store
 from sidestep.model import Model, Policy, Trajectory
 from sidestep.models import load_model
+from sidestep.report.kept import Described, Kept, read_kept
+from sidestep.run_inputs import RunFiles
 from sidestep.runs import LABELS, Run
 
 Row = dict[str, Any]
@@ -23,11 +23,12 @@ Row = dict[str, Any]
 class Folder:
     """A run of one seed, or the folder above the runs of several."""
 
-    def __init__(self, path: Path, above: "Folder | None" = None) -> None:
-        self.path, self.above = path, above
+    def __init__(self, path: Path, trust: bool = False, above: "Folder | None" = None) -> None:
+        """`trust`: code that came with the folder may be run where the records do not suffice."""
+        self.path, self.trust, self.above = path, trust, above
         self.run = Run(path)
         inner = [] if above else [one for one in path.glob("seed-*") if (one / "config.json").is_file()]
-        self.seeds = [Folder(one, self) for one in sorted(inner, key=_number_of)]
+        self.seeds = [Folder(one, trust, self) for one in sorted(inner, key=_number_of)]
         if self.run.has("config.json") or not self.seeds:
             self.config: Row = Run.open(path).config
         else:
@@ -45,11 +46,11 @@ class Folder:
 
     @cached_property
     def metrics(self) -> list[Row]:
-        return self._lines("metrics.jsonl")
+        return self.run.metrics()
 
     @cached_property
     def rounds(self) -> list[Row]:
-        return self._lines("rounds.jsonl")
+        return self.run.rounds()
 
     @property
     def histories(self) -> list[list[Row]]:
@@ -62,7 +63,7 @@ class Folder:
 
     @cached_property
     def categories(self) -> tuple[str, ...]:
-        return tuple(map(str, self.config.get("categories") or Scale().categories))
+        return tuple(self.config["categories"])
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -71,7 +72,26 @@ class Folder:
     @cached_property
     def model(self) -> Model:
         """One object for all seeds, so that what is compiled for it is compiled once."""
-        return self.above.model if self.above else load_model(self.config.get("model", ""))
+        if self.above:
+            return self.above.model
+        return load_model(self.config.get("model", ""), files=self.files)
+
+    @property
+    def files(self) -> RunFiles:
+        own = self.run if self.run.has("config.json") else self.seeds[0].run
+        return own.files(self.trust)
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """What the run kept for its pictures; None where it kept nothing, or of another policy."""
+        if self.seeds:
+            return self.seeds[0].kept
+        return read_kept(self.path)
+
+    @cached_property
+    def described(self) -> Described | Model:
+        """The model as far as pictures and words need it: as the run described it, or the model itself."""
+        return self.kept.model if self.kept else self.model
 
     @cached_property
     def rule(self) -> Rule | None:
@@ -79,7 +99,7 @@ class Folder:
         reference = self.config.get("rule")
         if not reference and not self.model.spec.family:
             return None
-        rule = load_rule(reference, self.model)
+        rule = load_rule(reference, self.model, self.files)
         return rule if rule.scale.categories == self.categories else None
 
     @cached_property
@@ -126,17 +146,6 @@ class Folder:
         """In this folder, or for the folder of several seeds in that of the first."""
         folders = [self.path, *(one.path for one in self.seeds[:1])]
         return next((folder / name for folder in folders if (folder / name).is_file()), None)
-
-    def _lines(self, name: str) -> list[Row]:
-        """All complete lines; a last one that a kill cut short is left out."""
-        file = self.path / name
-        if not file.is_file():
-            return []
-        lines = file.read_text(encoding="utf-8").split("\n")[:-1]
-        try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise InputError(f"holds a line that is not JSON ({error})", place=str(file)) from None
 
 
 def _number_of(path: Path) -> tuple[int, str]:

@@ -13,9 +13,9 @@ from sidestep.report.page import Html, missing, page, section, tag
 from sidestep.report.svg import style
 
 
-def write_report(path: Path) -> Path:
-    """Write report.html into the run's folder."""
-    folder = Folder(Path(path))
+def write_report(path: Path, trust: bool = False) -> Path:
+    """Write report.html into the run's folder; `trust` is that of `sidestep.load`."""
+    folder = Folder(Path(path), trust)
     with style():
         text = page(f"Sidestep: {_title(folder)}", *_parts(folder))
     target = folder.run.target("report.html")

@@ -1,5 +1,6 @@
 """HTML from Python, in one rule: text is escaped, and only what these functions made is not."""
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -86,7 +87,7 @@ def page(title: str, *children: Any) -> str:
 
 def number(value: Any, digits: int = 4) -> str:
     """Short, with a dash for what is absent or no number."""
-    if value is None or isinstance(value, bool | str) or value != value or abs(value) == float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}g}" if abs(value) < 1e4 else f"{value:,.0f}"
 

@@ -1,39 +1,48 @@
 """Trajectories of a run, drawn on their domain: before and after, and which steps of a bad one carry the blame."""
 
-from typing import NamedTuple
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from sidestep.certification.evaluation import BATCH
-from sidestep.model import Trajectory, rollout
+from sidestep.labels.rules import Rule
+from sidestep.model import Model, Trajectory, rollout
 from sidestep.report import figures
 from sidestep.report.drawings import LINES, draw_blame, draw_view, same_frame, views
 from sidestep.report.folder import Folder
+from sidestep.report.kept import Bad, Scene, write_kept
 from sidestep.report.page import Html, code, join, missing, paragraph
 from sidestep.report.page import figures as beside
 from sidestep.report.svg import svg
 
 DRAWING = 0xD4A3  # folded into a seed's key: the trajectories drawn are those of no training and no audit
+BY_RULE = "by the rule"
 
 
-class Scene(NamedTuple):
-    """Trajectories of one policy, and who says what category they are."""
-
-    words: str
-    trajectory: Trajectory
-    categories: np.ndarray
-    judge: str
+def keep_scenes(path: Path, model: Model, rule: Rule | None) -> None:
+    """Keep in the folder of a finished run what its pictures are drawn from (see `kept`)."""
+    folder = Folder(path)
+    folder.model, folder.rule = model, rule
+    found = _fresh_scenes(folder)
+    drawn = [
+        scene._replace(trajectory=scene.trajectory[:LINES], categories=scene.categories[:LINES]) for scene in found
+    ]
+    write_kept(folder.run, model, rule.name if rule else "", drawn, _worst(folder, found))
 
 
 def scenes(folder: Folder) -> list[Scene]:
-    """Fresh trajectories of the answer, and of an earlier policy where the run kept one."""
+    """Trajectories of the answer, and of an earlier policy where the run has one: those it kept, or fresh ones."""
+    return folder.kept.scenes if folder.kept else _fresh_scenes(folder)
+
+
+def _fresh_scenes(folder: Folder) -> list[Scene]:
     found: list[Scene] = []
-    kept = (
+    earlier = (
         ("before.safetensors", "Before, a policy that heeds no constraint"),
         ("round-0.safetensors", "Before, the policy of the first round"),
     )
-    for name, words in (*kept, ("policy.safetensors", "After, the policy that is the answer")):
+    for name, words in (*earlier, ("policy.safetensors", "After, the policy that is the answer")):
         policy = folder.policy(name)
         if policy is None or (found and name.startswith("round")):
             continue
@@ -45,12 +54,32 @@ def scenes(folder: Folder) -> list[Scene]:
 
 def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
     if folder.rule is not None:
-        return np.asarray(folder.rule.label(trajectory)), "by the rule"
+        return np.asarray(folder.rule.label(trajectory)), BY_RULE
     if folder.safety is not None:
         from sidestep.safety.base import predict
 
         return np.asarray(predict(folder.safety, trajectory)).argmax(axis=1), "by the safety model's likeliest category"
     return np.full(len(trajectory), -1), "nobody has judged them"
+
+
+def _worst(folder: Folder, found: list[Scene]) -> Bad | None:
+    """Of what the rule calls worst in these scenes, the trajectory of which the safety model is surest."""
+    from sidestep.safety.base import predict
+
+    judged = [scene for scene in found if scene.judge == BY_RULE]
+    if not judged or folder.safety is None:
+        return None
+    candidates = jax.tree.map(lambda *parts: np.concatenate(parts), *(scene.trajectory for scene in judged))
+    categories = np.concatenate([scene.categories for scene in judged])
+    row, harmless = _surest(categories, predict(folder.safety, candidates))
+    return Bad(candidates[row : row + 1], int(categories[row]), harmless) if categories[row] > 0 else None
+
+
+def _surest(categories: np.ndarray, probabilities: np.ndarray) -> tuple[int, float]:
+    """Among the worst, the row that the safety model takes least for harmless, and how harmless it takes it to be."""
+    rows = np.flatnonzero(categories == categories.max())
+    row = int(rows[np.argmin(probabilities[rows, 0])])
+    return row, float(probabilities[row, 0])
 
 
 def trajectories(folder: Folder) -> Html:
@@ -59,7 +88,7 @@ def trajectories(folder: Folder) -> Html:
     if not shown:
         return missing("There is no policy yet, so there are no trajectories to draw.")
     parts = []
-    for number_of_view, view in enumerate(views(folder.model)):
+    for number_of_view, view in enumerate(views(folder.described)):
         drawn = [draw_view(view, scene.trajectory, scene.categories, folder.categories) for scene in shown]
         same_frame(drawn)
         pictures = []
@@ -83,9 +112,9 @@ def blame(folder: Folder) -> Html:
         return missing("No trajectory with a side effect is at hand, so there is nothing to blame.")
     one, category, words = found
     seen = explanation(folder.safety, one, folder.categories)
-    names = folder.model.spec.state.names
+    names = folder.described.spec.state.names
     over_time = "The state over time, and each step's share of the blame."
-    first = views(folder.model)[0]
+    first = views(folder.described)[0]
     on_view = f"The larger the disc, the more of the blame the step carries: {first.title}."
     pictures = beside(
         (svg("blame-view", on_view, draw_blame(first, one, seen.shares, category)), on_view),
@@ -96,28 +125,25 @@ def blame(folder: Folder) -> Html:
 
 def _bad_trajectory(folder: Folder) -> tuple[Trajectory, int, str] | None:
     """Of those labelled worst, the one of which the safety model is surest: from the store, or else from the rule."""
-    from sidestep.safety.base import predict
-
     if folder.labels is not None:
         ids, candidates, categories, _ = folder.labels
-        probabilities = folder.predicted
-        who = "labelled"
+        row, _ = _surest(categories, folder.predicted)
+        worst, one = int(categories[row]), candidates[row : row + 1]
+        words = f"Trajectory {ids[row]} of the run's labels was labelled"
     else:
-        judged = [scene for scene in scenes(folder) if scene.judge == "by the rule"] if not folder.seeds else []
-        judged = judged or [s for one in folder.seeds for s in scenes(one) if s.judge == "by the rule"]
-        if not judged:
+        found = [_kept_worst(one) for one in folder.seeds or [folder]]
+        bad = min((one for one in found if one), key=lambda one: (-one.category, one.harmless), default=None)
+        if bad is None:
             return None
-        candidates = jax.tree.map(lambda *parts: np.concatenate(parts), *(scene.trajectory for scene in judged))
-        categories, ids, who = np.concatenate([scene.categories for scene in judged]), None, "called, by the rule,"
-        probabilities = predict(folder.safety, candidates)
-    worst = int(categories.max())
-    if worst == 0:
+        worst, one = bad.category, bad.trajectory
+        words = "A fresh trajectory was called, by the rule,"
+    if not 0 < worst < len(folder.categories):
         return None
-    rows = np.flatnonzero(categories == worst)
-    bad = candidates[rows]
-    surest = int(np.argmin(probabilities[rows, 0]))
-    name = f"Trajectory {ids[rows[surest]]} of the run's labels" if ids is not None else "A fresh trajectory"
-    return bad[surest : surest + 1], worst, f"{name} was {who} '{folder.categories[worst]}'."
+    return one, worst, f"{words} '{folder.categories[worst]}'."
+
+
+def _kept_worst(folder: Folder) -> Bad | None:
+    return folder.kept.bad if folder.kept else _worst(folder, _fresh_scenes(folder))
 
 
 def _slug(folder: Folder) -> str:

@@ -33,19 +33,23 @@ def asked(folder: Folder) -> Html:
 def _notes(folder: Folder) -> str:
     """What the model cannot do, in its own words."""
     try:
-        return "; ".join(folder.model.spec.notes)
+        return "; ".join(folder.described.spec.notes)
     except InputError:
         return ""
 
 
 def _expert(folder: Folder) -> str:
-    try:
-        rule = folder.rule
-    except InputError:
-        return f"the rule {folder.config['rule']}" if folder.config.get("rule") else "nobody that is known"
-    if rule is None:
-        return "people" if folder.config.get("kind") == "campaign" else "nobody: there is no rule"
-    return f"the rule {folder.config.get('rule') or rule.name}"
+    name = folder.config.get("rule")
+    if not name and folder.kept:
+        name = folder.kept.rule
+    elif not name:
+        try:
+            name = folder.rule.name if folder.rule else ""
+        except InputError:
+            return "nobody that is known"
+    if name:
+        return f"the rule {name}"
+    return "people" if folder.config.get("kind") == "campaign" else "nobody: there is no rule"
 
 
 def rounds(folder: Folder) -> Html:

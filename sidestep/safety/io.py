@@ -1,6 +1,7 @@
 """Safety models in files: weights in safetensors, and in the header all that is needed to build the model again."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import jax
 
 from sidestep.compiling import run_once
 from sidestep.constraints import Scale
+from sidestep.core.records import Number, to_json
 from sidestep.errors import InputError
 from sidestep.model import require_finite_weights
+from sidestep.run_records import checked
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble
@@ -18,10 +21,69 @@ from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 from sidestep.safety.recurrent_model import RecurrentModel
 from sidestep.safety.share import ShareModel
-from sidestep.trees import load_tree, read_header, save_tree
+from sidestep.trees import damaged, load_tree, read_header, require_room, save_tree
 
 FORMAT = 1
 KINDS: dict[str, type[Any]] = {model.kind: model for model in (Classifier, HazardModel, MarkovClassifier, ShareModel)}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good the fit was on trajectories that it never saw, as far as a report shows it."""
+
+    trajectories: int | None = None
+    accuracy: Number | None = None
+    log_loss: Number | None = None
+    calibration_error: Number | None = None
+
+
+@dataclass(frozen=True)
+class FitAbout:
+    """What a file says of its fit."""
+
+    scores: Scores | None = None
+
+
+@dataclass(frozen=True)
+class About:
+    """What a file says of how its model came about."""
+
+    labels: int | None = None
+    fit: FitAbout | None = None
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The shape of a model beside its sizes; each kind has some of these."""
+
+    cell: str | None = None
+    layers: int | None = None
+    units: int | None = None
+    dropout: float | None = None
+    encoder: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class SafetyHeader:
+    """What a safety model's file says about itself: enough to build it again, and what it is about."""
+
+    format: int
+    kind: str
+    sizes: tuple[int, ...]  # of the state, of the action, of the scale
+    categories: tuple[str, ...]
+    config: Layers
+    members: int = 1
+    names: tuple[str, ...] = ()
+    about: About | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"there is no safety model of the kind '{self.kind}'; there are {', '.join(KINDS)}")
+        if len(self.sizes) != 3 or self.sizes[2] != len(Scale(self.categories)):
+            raise InputError(f"its sizes {list(self.sizes)} and its categories do not fit together")
+        if self.members < 1:
+            raise InputError(f"an ensemble needs at least one member, not {self.members}")
 
 
 def make_safety(
@@ -59,17 +121,22 @@ def save_safety(path: Path, model: SafetyModel, scale: Scale, names: Sequence[st
 
 
 def load_safety(path: Path) -> SafetyModel:
-    header = safety_header(path)
-    config: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in header["config"].items()
-    }
-    if issubclass(KINDS[header["kind"]], RecurrentModel):
+    header: SafetyHeader = checked(SafetyHeader, safety_header(path), str(path))
+    config: dict[str, Any] = {name: value for name, value in vars(header.config).items() if value is not None}
+    if issubclass(KINDS[header.kind], RecurrentModel):
         config.setdefault("encoder", ())  # files from before there were encoders do not name it
+    stacks = [value for value in config.values() if isinstance(value, tuple)]
+    sides = [*header.sizes, header.members, config.get("units", 1), *(width for widths in stacks for width in widths)]
+    require_room(path, sides, sum(map(len, stacks)) + config.get("layers", 0))
 
     def fresh() -> SafetyModel:
-        return make_safety(header["kind"], *header["sizes"], key=jax.random.key(0), members=header["members"], **config)
+        return make_safety(header.kind, *header.sizes, key=jax.random.key(0), members=header.members, **config)
 
-    model = load_tree(path, eqx.filter_eval_shape(fresh))
+    try:
+        like = eqx.filter_eval_shape(fresh)
+    except TypeError as error:  # a keyword that this kind of model does not know
+        raise damaged(path, error) from None
+    model = load_tree(path, like)
     require_finite_weights(model, "the safety model", str(path))
     return model
 
@@ -78,7 +145,7 @@ def safety_header(path: Path) -> dict[str, Any]:
     """What the file says about itself: categories, names, what it was fitted on."""
     header = read_header(path)
     if "sizes" not in header:
-        raise InputError("is a file of ours, but not a safety model", place=str(path))
-    if header["format"] != FORMAT:
-        raise InputError(f"its format is {header['format']}, and this version reads {FORMAT}", place=str(path))
-    return header
+        raise InputError("is a Sidestep file, but not a safety model", place=str(path))
+    if header.get("format") != FORMAT:
+        raise InputError(f"its format is {header.get('format')}, and this version reads {FORMAT}", place=str(path))
+    return {**to_json(checked(SafetyHeader, header, str(path))), **header}
