@@ -5,27 +5,32 @@ import contextlib
 import inspect
 import io
 import itertools
+import math
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from sidestep.campaign.config import CampaignConfig
-from sidestep.errors import DiskFull, Infeasible, InputError
+from sidestep.commands.console import own_output
+from sidestep.errors import DiskFull, Infeasible, InputError, shortened
 from sidestep.files import NO_SPACE
 from sidestep.kept_programs import keep_compiled_programs
+from sidestep.models.user_code import users_fault
 from sidestep.planning.config import PlanConfig
 
 DESCRIPTION = (
     "Safe planning around side effects that nobody wrote into the model. Exit status: 0 done (plan, resume, certify: "
     "every constraint is certified), 1 finished but not certified, or infeasible, 2 bad input, 3 labels are needed."
 )
+MOST_SEEDS = 1000  # policies trained at once
+LARGEST = 2**31 - 1  # whole number that an option takes; JAX would silently cut a larger seed
 
 ModelReference = Annotated[
     str,
@@ -155,6 +160,8 @@ class Label(Common):
     """Who labels; without it the rule's name."""
     every: bool = False
     """Label every trajectory anew, not only those without a label."""
+    verify: bool = False
+    """Label nothing, and look whether every trajectory and label is still what was put in."""
     import_: Annotated[Path | None, tyro.conf.arg(name="import", metavar="FILE")] = None
     """Read trajectories with labels from CSV (one row a step), NPZ or Parquet, or labels alone from CSV."""
     export: Path | None = None
@@ -274,8 +281,8 @@ class Plan(Common):
         options = _options(self) | {"as_json": self.json}
         del options["json"]
         planning, campaign = (_given(options.pop(name)) for name in ("settings", "campaign"))
-        if self.seeds < 1:
-            raise InputError(f"must be at least 1, not {self.seeds}", place="--seeds")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise InputError(f"must lie between 1 and {MOST_SEEDS:,}, not {self.seeds}", place="--seeds")
         if self.safety is None and self.method != "ppo":
             from sidestep.commands.campaign import begin
 
@@ -450,30 +457,85 @@ def main(arguments: list[str] | None = None) -> int:
     """
     try:
         with _one_sentence_errors():
-            command = _parse(sys.argv[1:] if arguments is None else arguments)
+            given = sys.argv[1:] if arguments is None else arguments
+            _check_words(given)
+            command = _parse(given)
+            _check_values(command)
         keep_compiled_programs()
-        status = int(command.run())
+        with own_output():
+            status = int(command.run())
         sys.stdout.flush()
         return status
     except InputError as error:
-        print(f"sidestep: {error}", file=sys.stderr)
-        return 1 if isinstance(error, Infeasible) else 2
-    except KeyboardInterrupt:
+        return _refused(error)
+    except KeyboardInterrupt as stop:
+        if fault := users_fault(stop):
+            return _refused(fault)
         print("sidestep: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         _drop_output()
         return 0
     except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        _drop_output()
-        print(f"sidestep: {DiskFull(error.filename or 'standard output')}", file=sys.stderr)
-        return 2
+        if error.errno in NO_SPACE:
+            _drop_output()
+            return _refused(DiskFull(error.filename or "standard output"))
+        return _refused(users_fault(error) or _about_file(error))
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # rich notices first, and has done the same
+        if isinstance(stop.__context__, BrokenPipeError):  # rich notices first
+            _drop_output()
             return 0
+        if fault := users_fault(stop):
+            return _refused(fault)
         raise
+    except Exception as error:
+        fault = users_fault(error) or _about_memory(error)
+        if fault is None:
+            raise
+        return _refused(fault)
+
+
+def _refused(error: InputError) -> int:
+    print(f"sidestep: {error}", file=sys.stderr)
+    return 1 if isinstance(error, Infeasible) else 2
+
+
+def _about_file(error: OSError) -> InputError:
+    """A file or folder that the system will not open, make or write: a name that is too long, a missing permission."""
+    place = None if error.filename is None else shortened(os.fsdecode(error.filename))
+    return InputError(f"this does not work here: {error.strerror or error}", place=place)
+
+
+def _about_memory(error: Exception) -> InputError | None:
+    """Python and XLA each have their own way to say that memory does not suffice."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return InputError("the memory of this machine does not suffice for this; ask for less at a time")
+    return None
+
+
+def _check_words(arguments: list[str]) -> None:
+    """What no option may be: empty (a variable of the shell that is not set, most likely), or with a zero byte."""
+    for word, following in itertools.zip_longest(arguments, arguments[1:]):
+        option, equals, value = word.partition("=")
+        if option.startswith("--") and (following == "" or (equals and not value)):
+            raise InputError("its value is empty; leave the option out or give one", place=f"option {option}")
+        if "\0" in word:
+            raise InputError("a zero byte cannot be part of an argument", place=ascii(shortened(word)))
+
+
+def _check_values(values: Any) -> None:
+    """Numbers that no command can use, wherever they stand among its options."""
+    for field in fields(values):
+        value, name = getattr(values, field.name), f"--{field.name.rstrip('_').replace('_', '-')}"
+        if is_dataclass(value):
+            _check_values(value)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"must be a finite number, not {number}", place=name)
+            if isinstance(number, int) and not -LARGEST <= number <= LARGEST:
+                raise InputError(f"must be at most {LARGEST:,} in size, not {shortened(str(number))}", place=name)
+            if field.name == "seed" and number < 0:
+                raise InputError(f"must be a whole number from 0 on, not {number}", place=name)
 
 
 def _drop_output() -> None:

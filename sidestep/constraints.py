@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, cast
 
-from sidestep.errors import InputError
+from sidestep.errors import InputError, shortened
 
 if TYPE_CHECKING:
     import numpy as np
 
 Sense = Literal["<=", ">="]
 
+LONGEST_NUMBER = 40  # characters of a bound
 ROUNDING = 1e-7  # relative: what a share loses when it is summed in float32
 
 
@@ -216,6 +217,8 @@ def _bound(text: str, bound_text: str) -> Fraction:
     number = re.fullmatch(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(%?)\s*", bound_text)
     if not number:
         raise InputError(f"'{bound_text.strip()}' is not a number such as 0.95 or 95%", place=place)
+    if len(number.group(1)) > LONGEST_NUMBER:
+        raise InputError(f"the bound has {len(number.group(1))} characters; {LONGEST_NUMBER} are enough", place=place)
     bound = Fraction(number.group(1)) / (100 if number.group(2) else 1)
     if not 0 <= bound <= 1:
         hint = f"; for per cent write {bound_text.strip()}%" if 1 < bound <= 100 and not number.group(2) else ""
@@ -228,5 +231,5 @@ def _place(text: str, part: str, start: int = 0) -> str:
     if start < 0:
         start = len(text.rstrip())
     blanks = len(part) - len(part.lstrip()) if part.strip() else 0
-    shown = f"'{text}'" if text.isprintable() else repr(text)
+    shown = shortened(f"'{text}'" if text.isprintable() else repr(text))
     return f"constraint {shown}, column {start + blanks + 1}"

@@ -8,6 +8,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """`text`, cut where it is too long to be repeated in a sentence."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 class InputError(ValueError):
     """Bad input, said in one sentence: where it is, what was expected, what was found, what to do.
 

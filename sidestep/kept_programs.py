@@ -23,13 +23,13 @@ def keep_compiled_programs() -> None:
     """For this process and its children; JAX's own variable goes first. Without a place to write, none are kept."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sidestep" / "programs"
     try:
+        kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sidestep" / "programs"
         kept.mkdir(parents=True, exist_ok=True)
         own = Path(tempfile.mkdtemp(prefix=OWN, dir=kept))
         for entry in kept.glob(ENTRY):
             os.link(entry, own / entry.name)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
         return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(own)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")

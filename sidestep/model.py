@@ -11,6 +11,7 @@ number comes from a key, so the same key gives the same trajectory and a rollout
 differentiable function of the policy's parameters once its key is fixed.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ from sidestep.errors import InputError
 Kind = Literal["real", "int", "bool", "one-hot"]
 Gradient = Literal["exact", "straight-through", "none"]
 
+MOST_MEMORY = 0.25  # of the machine's memory that one batch of trajectories may take
 STRETCH = 25  # steps between two looks at whether every trajectory of a batch has ended
 
 
@@ -276,6 +278,7 @@ def rollout_batch(
     policy's memory after each step; it comes back stacked as (batch, time, ...).
     """
     steps = model.spec.horizon if horizon is None else horizon
+    _require_room(model.spec, len(keys), steps)
     both = jax.vmap(jax.random.split)(keys)
     states = jax.vmap(model.reset)(both[:, 0])
     memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (len(keys), *leaf.shape)), policy.start())
@@ -298,6 +301,17 @@ def rollout_batch(
     stacked = _scan_until_done(all_of_them, carry, steps) if model.spec.ends else _scan(all_of_them, carry, steps)
     states, actions, rewards, alive, traced = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), stacked)
     return Trajectory(states, actions, rewards, jnp.sum(alive, axis=1)), traced
+
+
+def _require_room(spec: Spec, batch: int, steps: int) -> None:
+    """Refuse a batch that alone would fill much of the machine's memory; XLA and the system would end the process."""
+    size = 4.0 * batch * steps * (spec.state.size + spec.action.size + 1)
+    there = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else 2.0**34
+    if size > MOST_MEMORY * there:
+        raise InputError(
+            f"model '{spec.name}': {batch:,} trajectories of {steps:,} steps take {size / 1e9:,.1f} GB at once, and "
+            f"this machine has {there / 1e9:,.0f} GB; ask for fewer trajectories or steps"
+        )
 
 
 def _scan(body: Callable, carry: Any, steps: int) -> Any:
@@ -345,7 +359,7 @@ def require_finite(spec: Spec, trajectory: Trajectory) -> Trajectory:
     step, row, name, value = min(found, key=lambda one: one[0])
     raise InputError(
         f"model '{spec.name}': {name} is {value} at step {step} of trajectory {row} (both counted from 0), and states, "
-        "actions and rewards must be finite numbers; `sidestep check` tries a model"
+        "actions and rewards must be finite numbers"
     )
 
 

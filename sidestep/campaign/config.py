@@ -7,6 +7,9 @@ from sidestep.errors import InputError
 
 POLISH_TEST = 50  # epochs between two tests of the last planning, each of which gives candidates
 
+MOST = {"labels": 10**6, "rounds": 1000, "members": 100, "units": 10_000, "audits": 100, "rollouts": 10**6}
+MOST |= {"first_fit": 10**7, "later_fit": 10**7, "round_epochs": 10**6, "polish_epochs": 10**6}
+
 
 @dataclass(frozen=True)
 class CampaignConfig:
@@ -47,6 +50,9 @@ class CampaignConfig:
         for name in ("rounds", "members", "units", "first_fit", "later_fit", "round_epochs", "audits", "rollouts"):
             if getattr(self, name) < 1:
                 raise InputError(f"must be at least 1, not {getattr(self, name)}", place=_option(name))
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise InputError(f"must be at most {most:,}, not {getattr(self, name)}", place=_option(name))
         if self.polish_epochs < 1 or self.polish_epochs % POLISH_TEST:
             raise InputError(
                 f"must be a multiple of {POLISH_TEST}, not {self.polish_epochs}", place=_option("polish_epochs")

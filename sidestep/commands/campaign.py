@@ -1,7 +1,6 @@
 """`sidestep plan MODEL` without a safety model: the whole campaign, from no label to a certificate."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,14 +13,14 @@ from sidestep.certification.auditor import Auditor
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Result, result_to_json
 from sidestep.commands.certify import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, expert_of, print_certificate
-from sidestep.commands.console import progress_bar, say
+from sidestep.commands.console import progress_bar, say, say_json
 from sidestep.commands.people import run_store, tell_notes, tell_people
 from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import LabelsNeeded
 from sidestep.labels.rules import Rule
 from sidestep.model import Model
-from sidestep.models import load_model
+from sidestep.models import checked_model, load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.runs import LABELS, Run
 
@@ -43,7 +42,7 @@ def begin(
     as_json: bool,
 ) -> int:
     """Check everything, open the run's folder, go."""
-    mdp = load_model(model)
+    mdp = checked_model(model)
     expert = expert_of(rule, mdp)
     scale = expert.scale if expert else (Scale.parse(categories) if categories else Scale())
     constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
@@ -113,7 +112,7 @@ def _tell(run: Run, result: Result, as_json: bool) -> None:
 
     report = write_report(run.path)
     if as_json:
-        print(json.dumps(result_to_json(result)))
+        say_json(result_to_json(result))
         return
     print_certificate(result)
     say(
@@ -132,7 +131,7 @@ def _tell(run: Run, result: Result, as_json: bool) -> None:
 def _ask(ids: list[int], run: Run, as_json: bool) -> None:
     file = run.path / LABELS
     if as_json:
-        print(json.dumps({"status": "waiting", "store": str(file), "trajectories": ids}))
+        say_json({"status": "waiting", "store": str(file), "trajectories": ids})
     else:
         wanted = f"{len(ids)} trajectories in {file} need labels"
         tell_people(run, [wanted], f"then go on with: sidestep resume {run.path}")

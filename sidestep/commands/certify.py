@@ -1,18 +1,18 @@
 """`sidestep certify`: audit a run's policy on fresh rollouts, labelled by the rule or by people."""
 
 import contextlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sidestep.answers import Answer
+from sidestep.campaign.config import MOST
 from sidestep.certification.auditor import PEOPLE, Auditor, not_enforced, policy_hash
 from sidestep.certification.evaluation import ROLLOUTS
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, audited_result, result_from_json, result_to_json
 from sidestep.certification.words import bound_in_words, percent, verdict_in_words
-from sidestep.commands.console import say
+from sidestep.commands.console import say, say_json
 from sidestep.commands.people import run_store, tell_people
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.core.records import to_json
@@ -42,8 +42,8 @@ def certify(
 
     Its bounds share the error with all earlier audits of the run. What is left out is as in the audit that was begun.
     """
-    if rollouts is not None and rollouts < 1:
-        raise InputError(f"must be at least 1, not {rollouts}", place="--rollouts")
+    if rollouts is not None and not 1 <= rollouts <= MOST["rollouts"]:
+        raise InputError(f"must lie between 1 and {MOST['rollouts']:,}, not {rollouts}", place="--rollouts")
     if confidence is not None and not 0.5 <= confidence < 1:
         raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
     answer = Answer(folder, trust)
@@ -73,7 +73,7 @@ def certify(
     result = _written(answer, audit, ledger.audits)
     printed = audited_result(audit, ledger.audits, **_about(result))
     if as_json:
-        print(json.dumps({"status": audit.status, **result_to_json(printed)}))
+        say_json({"status": audit.status, **result_to_json(printed)})
     else:
         print_certificate(printed)
         tell_audits(ledger.audits)
@@ -122,7 +122,7 @@ def _ask(run: Run, needed: LabelsNeeded, as_json: bool) -> None:
     store = run.path / LABELS
     if as_json:
         waiting = {"status": "waiting", "store": str(store), "trajectories": needed.ids, "needed": needed.at_best}
-        print(json.dumps(waiting | {"audit": to_json(needed.audit)}))
+        say_json(waiting | {"audit": to_json(needed.audit)})
         return
     ids = " ".join(map(str, needed.ids))
     wanted = [

@@ -3,8 +3,11 @@
 Nothing else imports rich: a style is given beside a text, as in `say(("certified", "green"), " at last")`.
 """
 
+import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -14,6 +17,24 @@ from rich.text import Text
 from sidestep.errors import printable
 
 Part = str | tuple[str, str]  # a text, or a text and its style
+_own: list[TextIO] = []  # standard output, while `own_output` keeps it for what is printed here
+
+
+@contextmanager
+def own_output() -> Iterator[None]:
+    """Standard output is for what is printed here: what else is printed meanwhile, by a model of the user's, say, goes
+    to standard error."""
+    _own.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _own.pop()
+
+
+def say_json(content: Any) -> None:
+    """Print an object as one line of JSON."""
+    print(json.dumps(content), file=_own[-1] if _own else sys.stdout)
 
 
 def say(*parts: Part, stderr: bool = False, quiet: bool = False, wrap: bool = False) -> None:
@@ -59,7 +80,8 @@ def progress_bar(unit: str, total: int, quiet: bool) -> Iterator[Bar]:
 
 
 def _console(stderr: bool = False) -> Console:
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    file = _own[-1] if _own and not stderr else None
+    return Console(file=file, stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def _text(parts: Sequence[Part]) -> Text:

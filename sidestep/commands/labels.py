@@ -6,6 +6,8 @@ from typing import Any
 from sidestep.commands.console import progress_bar, say
 from sidestep.errors import InputError
 
+MOST_COLLECTED, MOST_STEPS = 10**8, 10**6
+MOST_FAULTS = 20  # that are listed
 CHUNK = 10_000  # trajectories between two movements of the progress bar
 
 
@@ -19,13 +21,12 @@ def collect(
     from sidestep.labels.rules import scale_of
     from sidestep.labels.store import Store
     from sidestep.model import require_finite, rollout
-    from sidestep.models import load_model
+    from sidestep.models import checked_model
 
-    if count < 1:
-        raise InputError(f"must be at least 1, not {count}", place="--count")
-    if horizon is not None and horizon < 1:
-        raise InputError(f"must be at least 1, not {horizon}", place="--horizon")
-    mdp = load_model(model)
+    for option, number, most in (("--count", count, MOST_COLLECTED), ("--horizon", horizon, MOST_STEPS)):
+        if number is not None and not 1 <= number <= most:
+            raise InputError(f"must lie between 1 and {most:,}, not {number}", place=option)
+    mdp = checked_model(model)
     acting = named_policy(policy, mdp)
     scale = scale_of(rule, mdp)
     key = jax.random.key(seed)
@@ -55,6 +56,7 @@ def label(
     model: str | None,
     annotator: str,
     every: bool,
+    verify: bool,
     export: Path | None,
     next: int,
     safety: Path | None,
@@ -67,11 +69,13 @@ def label(
 
     with Store.open(store) as opened:
         incoming = files["import"]
-        if next:
+        if verify:
+            _verify(opened)
+        elif next:
             _list_next(opened, next, safety, seed)
         elif incoming is not None:
             _import(opened, incoming, annotator)
-        elif export is None:
+        elif export is None and not verify:
             _label_by_rule(opened, rule, model or opened.model_name, annotator, every)
         if export is not None:
             _export(opened, export)
@@ -89,9 +93,9 @@ def _label_by_rule(store: Any, rule: str | None, model_reference: str, annotator
 
     from sidestep.labels.rules import load_rule
     from sidestep.labels.schema import spec_hash
-    from sidestep.models import load_model
+    from sidestep.models import checked_model
 
-    model = load_model(model_reference)
+    model = checked_model(model_reference)
     if spec_hash(model.spec) != store.model_hash:
         raise InputError(
             f"the store is of the model '{store.model_name}', and this is another; name the right one",
@@ -106,6 +110,17 @@ def _label_by_rule(store: Any, rule: str | None, model_reference: str, annotator
     if len(ids):
         store.label(ids, np.asarray(expert.label(trajectories)), annotator or f"rule:{expert.name}")
     say(f"{len(ids)} trajectories labelled by the rule '{expert.name}'")
+
+
+def _verify(store: Any) -> None:
+    found = store.verify()
+    counts = f"{found.trajectories} trajectories and {found.labels} labels looked at"
+    if found.faults:
+        for fault in found.faults[1:MOST_FAULTS]:
+            say(f"  {fault}")
+        more = f" ({len(found.faults)} faults in all)" if len(found.faults) > 1 else ""
+        raise InputError(f"this label store is damaged: {found.faults[0]}{more}; {counts}", place=str(store.path))
+    say(f"{counts}: all are as they were put in")
 
 
 def _list_next(store: Any, count: int, safety: Path | None, seed: int) -> None:

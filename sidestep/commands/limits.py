@@ -1,22 +1,21 @@
 """`sidestep limits`: the exact optimum of a finite model, with and without bounds on its side effects."""
 
-import json
 import re
 from typing import Any
 
 import numpy as np
 
-from sidestep.commands.console import Part, say, show_table
+from sidestep.commands.console import Part, say, say_json, show_table
 from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound
 from sidestep.labels.rules import load_rule
-from sidestep.models import load_model
+from sidestep.models import checked_model
 from sidestep.reproduce.exact import PENALTY, best_return, finite_part, side_effects
 
 
 def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: float | None, as_json: bool) -> int:
     """0 when all bounds can be met, 1 when not."""
-    mdp: Any = load_model(model)
+    mdp: Any = checked_model(model)
     finite = finite_part(mdp)
     if discount is not None and not 0.0 < discount < 1.0:
         raise InputError(f"must lie between 0 and 1, not {discount}", place="--discount")
@@ -34,7 +33,7 @@ def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: 
     discounts = (1.0, mdp.spec.discount if discount is None else discount)
     found = [best_return(finite, tables, bounds, d) for bounds in problems for d in discounts]
     if as_json:
-        print(json.dumps({"model": mdp.spec.name, "rule": expert.name if expert else None, "limits": found}))
+        say_json({"model": mdp.spec.name, "rule": expert.name if expert else None, "limits": found})
     else:
         _print(mdp.spec.name, found, list(tables))
     return 0 if all(limit["feasible"] for limit in found) else 1

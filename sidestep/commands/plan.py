@@ -1,7 +1,6 @@
 """`sidestep plan --safety`, `sidestep resume`: from a fitted safety model to a certified policy."""
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -18,14 +17,14 @@ from sidestep.certification.evaluation import ROLLOUTS, certification_key, evalu
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Evaluation, Result, audited_result, result_to_json
 from sidestep.commands.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, expert_of, print_certificate
-from sidestep.commands.console import progress_bar, say
+from sidestep.commands.console import progress_bar, say, say_json
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.files import atomic_write, read_bytes
 from sidestep.labels.rules import Rule
 from sidestep.model import Model
-from sidestep.models import load_model
+from sidestep.models import checked_model, load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.planning.plan import Plan, Planner
 from sidestep.planning.programs import prepare_no_more
@@ -50,7 +49,7 @@ def plan_once(
     as_json: bool,
 ) -> int:
     """Check everything, open the run's folder, train, certify."""
-    mdp = load_model(model)
+    mdp = checked_model(model)
     expert = expert_of(rule, mdp)
     learned = load_safety(safety) if safety else None
     config = replace(preset_for(mdp, method, summed=learned is None or learned.summed), **changes)
@@ -198,7 +197,7 @@ def labels_behind(run: Run) -> int | None:
 def report(results: list[Result], run: Run, as_json: bool) -> None:
     if as_json:
         rows = [result_to_json(result) for result in results]
-        print(json.dumps(rows[0] if len(rows) == 1 else rows))
+        say_json(rows[0] if len(rows) == 1 else rows)
         return
     for result in results:
         say((f"seed {result.seed}", "bold"), f": {result.diagnosis}")

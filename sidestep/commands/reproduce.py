@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sidestep.commands.console import say
+from sidestep.commands.console import say, say_json
 from sidestep.errors import InputError
 from sidestep.reproduce import experiments as plans
 from sidestep.reproduce.experiments import FULL, QUICK, GridMap, Size
@@ -67,9 +67,9 @@ def reproduce(
     as_json: bool,
 ) -> int:
     """Do the jobs that are not done, write tables and figures, print the tables."""
-    for option, number in (("--workers", workers), ("--seeds", seeds), ("--epochs", epochs)):
-        if number is not None and number < 1:
-            raise InputError(f"must be at least 1, not {number}", place=option)
+    for option, number, most in (("--workers", workers, 256), ("--seeds", seeds, 1000), ("--epochs", epochs, 10**7)):
+        if number is not None and not 1 <= number <= most:
+            raise InputError(f"must lie between 1 and {most:,}, not {number}", place=option)
     size = _size(quick, epochs)
     default = 1 if what == "curves" else size.seeds
     found = tuple(plans.find_maps(maps, size))
@@ -188,13 +188,13 @@ _WRITERS: dict[str, Callable[[Request, Jobs, list[Job]], dict[str, Any]]] = {
 
 def _show(written: dict[str, dict[str, Any]], out: Path, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(written))
+        say_json(written)
         return
     from sidestep.reproduce.tables import markdown
 
     for document in written.values():
         about = {key: value for key, value in document.items() if key not in ("rows", "figures")}
-        print(markdown(document["rows"], about) if "rows" in document else f"# {about['title']}\n")
+        say(markdown(document["rows"], about) if "rows" in document else f"# {about['title']}\n")
         for file in document.get("figures", []):
-            print(out / file)
-    print(f"tables, figures and the jobs behind them are in {out}")
+            say(str(out / file))
+    say(f"tables, figures and the jobs behind them are in {out}")

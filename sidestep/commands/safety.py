@@ -1,6 +1,5 @@
 """`sidestep fit` and `sidestep explain`: a safety model from a store's labels, and what it sees in one trajectory."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sidestep.commands.console import progress_bar, say, show_table
+from sidestep.commands.console import progress_bar, say, say_json, show_table
 from sidestep.errors import InputError
 from sidestep.files import save_picture
 from sidestep.labels.store import Store
@@ -63,7 +62,7 @@ def fit_store(
     about = {"model": model_name, "labels": len(ids), "fit": report.to_json()}
     save_safety(out, model, scale, names, about)
     if as_json:
-        print(json.dumps(about))
+        say_json(about)
     else:
         _print_report(report, scale.categories, out)
         _save_picture(model, trajectories, categories, out)

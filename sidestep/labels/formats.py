@@ -1,11 +1,16 @@
 """The files that trajectories travel in: CSV and Parquet with one row a step, NPZ with padded arrays.
 
+In CSV a text that a spreadsheet would run as a formula gets an apostrophe in front, which reading takes off again.
+
 An NPZ file holds `states`, `actions`, `rewards` and `length` as a `Trajectory` does, and may hold `state_names`,
 `action_names` and, as text for each trajectory ("" for nothing), `policy`, `round`, `seed`, `label` and `annotator`.
 """
 
 import csv
 import io
+import lzma
+import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,6 +28,13 @@ if TYPE_CHECKING:
     from sidestep.labels.store import Store
     from sidestep.model import Trajectory
 
+NUMBERS = ("round", "seed")  # the remarks that are numbers
+FORMULA = tuple("=+-@\t\r'")  # a text that begins so is escaped; the apostrophe, so that it can be taken off again
+NPZ_ERRORS = (  # what reading a damaged archive may raise
+    *(OSError, ValueError, EOFError, KeyError, RuntimeError, SyntaxError, TypeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
+MOST_BYTES = 2**30  # that an imported file may unpack to
 EXACT = "%.9g"  # nine digits tell any two float32 numbers apart
 CHUNK = 4096  # trajectories that are written at a time
 
@@ -37,12 +49,13 @@ class Export(NamedTuple):
 
 def write_csv(store: "Store", export: Export, handle: IO[bytes]) -> None:
     names = number_columns(store)
-    handle.write(_csv_line([*KEYS, *names, *REMARKS]).encode())
+    handle.write(_csv_line([*KEYS, *map(escaped, names), *REMARKS]).encode())
     row = ",".join([EXACT] * len(names)) + "\n"
     for start, steps, length in _chunks(export):
         lines: list[str] = []
         for i, n in enumerate(length.tolist()):
-            remarks = _csv_line([export.remarks[name][start + i] for name in REMARKS])
+            texts = {name: export.remarks[name][start + i] for name in REMARKS}
+            remarks = _csv_line([text if name in NUMBERS else escaped(text) for name, text in texts.items()])
             numbers = (row * n % tuple(steps[i, :n].ravel().tolist())).splitlines()
             lines.extend(f"{export.ids[start + i]},{step},{text},{remarks}" for step, text in enumerate(numbers))
         handle.write("".join(lines).encode())
@@ -84,22 +97,41 @@ def csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[s
             header = next(reader, None)
             if header is None:
                 raise InputError("the file is empty; the first line must name the columns", place=f"{path}:1")
-            yield [name.strip() for name in header], ((reader.line_num, cells) for cells in reader if cells)
+            yield (
+                [name.strip() for name in _unescaped(header)],
+                ((reader.line_num, _unescaped(cells)) for cells in reader if cells),
+            )
         except csv.Error as error:
             raise InputError(f"this is not CSV: {error}", place=f"{path}:{reader.line_num}") from error
         except UnicodeDecodeError as error:
             raise InputError("this is not text in UTF-8", place=f"{path}:{reader.line_num + 1}") from error
 
 
+def escaped(text: str) -> str:
+    """`text` as a cell that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def _unescaped(cells: list[str]) -> list[str]:
+    if "'" not in "".join(cells):
+        return cells
+    return [cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULA) else cell for cell in cells]
+
+
 def read_parquet(store: "Store", path: Path) -> Batch:
     arrow, parquet = _pyarrow()
     try:
+        about = parquet.read_metadata(path)
+        size = 8 * about.num_rows * about.num_columns
+        size = max(size, sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups)))
+        if size > MOST_BYTES:
+            raise _too_large("this Parquet file", size, path)
         table = parquet.read_table(path)
         names = number_columns(store)
         for column, name in enumerate(table.column_names):
             kind = arrow.float64() if name in names else arrow.int64() if name == "step" else arrow.string()
             table = table.set_column(column, name, table.column(column).cast(kind))
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, OverflowError, UnicodeError) as error:
         raise InputError(f"this Parquet file cannot be read: {error}", place=str(path)) from error
     batches = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in table.to_batches())
     rows = enumerate((cells for batch in batches for cells in batch), start=1)
@@ -142,23 +174,64 @@ def read_npz(store: "Store", path: Path) -> Batch:
 
 
 def _load_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, none of which is unpacked before all of them are known to be of a sensible size."""
     try:
-        with path.open("rb") as handle:
-            loaded = np.load(handle, allow_pickle=False)
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            with loaded:
-                arrays = {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        with zipfile.ZipFile(path) as archive:
+            _check_arrays(path, {entry.filename: _array_header(archive, entry) for entry in archive.infolist()})
+        with np.load(path, allow_pickle=False) as loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except InputError:
+        raise
+    except NPZ_ERRORS as error:
         raise InputError(f"this is not an NPZ file of plain arrays: {error}", place=str(path)) from error
+
+
+class Header(NamedTuple):
+    """What the first bytes of an array say of it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    size: int  # in bytes, unpacked
+
+
+def _array_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Header:
+    if not entry.filename.endswith(".npy"):
+        raise ValueError(f"it holds '{entry.filename}'")
+    with archive.open(entry) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        before = stream.tell()
+    size = dtype.itemsize * math.prod(shape)
+    if dtype.hasobject or any(extent < 0 for extent in shape):
+        raise ValueError(f"'{entry.filename}' does not hold plain numbers or text")
+    if size > MOST_BYTES:
+        raise _too_large(f"array '{entry.filename.removesuffix('.npy')}' of shape {shape}", size, archive.filename)
+    if before + size != entry.file_size:
+        raise ValueError(f"'{entry.filename}' has {entry.file_size} bytes where its header asks for {before + size}")
+    return Header(shape, dtype, size)
+
+
+def _check_arrays(path: Path, headers: dict[str, Header]) -> None:
+    """Refuse arrays that are missing, that nobody knows, or that together would fill the memory."""
+    names = [name.removesuffix(".npy") for name in headers]
     for name in ("states", "actions", "rewards", "length"):
-        if name not in arrays:
-            raise InputError(f"there is no array '{name}' among {', '.join(arrays)}", place=str(path))
+        if name not in names:
+            raise InputError(f"there is no array '{name}' among {', '.join(names)}", place=str(path))
     known = ("states", "actions", "rewards", "length", "state_names", "action_names", "trajectory", *REMARKS)
-    for name in arrays:
+    for name in names:
         if name not in known:
             raise InputError(f"array '{name}' is not one of {', '.join(known)}", place=str(path))
-    return arrays
+    total = sum(header.size for header in headers.values())
+    if total > MOST_BYTES:
+        raise _too_large("this NPZ file", total, path)
+
+
+def _too_large(what: str, size: int, path: Any) -> InputError:
+    return InputError(
+        f"{what} takes {size / 1e9:,.1f} GB, and an import at most {MOST_BYTES / 1e9:,.1f}; split the file",
+        place=str(path),
+    )
 
 
 def _check_steps(arrays: dict[str, np.ndarray], names: Sequence[str], problems: Problems) -> None:

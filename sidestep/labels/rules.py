@@ -169,6 +169,7 @@ def _user_rule(reference: str, model: Model, files: Files) -> Rule:
     Its scale is `function.categories`, best first; none < mild < severe without it.
     """
     from sidestep.models.python_model import load_object
+    from sidestep.models.user_code import FAULTS, in_words, users_line
 
     function = load_object(reference, "rule", files)
     if not callable(function):
@@ -184,8 +185,9 @@ def _user_rule(reference: str, model: Model, files: Files) -> Rule:
         plain = jax.tree.map(np.asarray, trajectory)
         try:
             given = np.asarray(function(plain) if arguments == 1 else function(plain, model))
-        except Exception as error:
-            raise InputError(f"the rule failed: {type(error).__name__}: {error}", place=reference) from error
+        except FAULTS as error:
+            where = users_line(error) or reference
+            raise InputError(f"the rule failed: {in_words(error)}", place=where) from error
         return jnp.asarray(_as_categories(given, scale, len(trajectory), reference))
 
     return Rule(reference, scale, label, compiled=False)
@@ -203,7 +205,10 @@ def _scale_of(function: Any, place: str) -> Scale:
 
 def _required_arguments(function: Callable) -> int:
     """How many arguments must be given; those with a default of their own are the function's business."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in functions do not say
+        return 1
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 

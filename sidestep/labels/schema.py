@@ -13,10 +13,11 @@ Rows are only ever added: triggers refuse every change and deletion, whoever ask
 import hashlib
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -165,6 +166,67 @@ def cannot_use(error: sqlite3.Error, path: Path, otherwise: str) -> InputError:
     if code == sqlite3.SQLITE_FULL or suspect:
         return DiskFull(str(path))
     return InputError(f"{otherwise}: {error}", place=str(path))
+
+
+class About(NamedTuple):
+    """What a store says that it is about."""
+
+    model: dict[str, Any]
+    model_hash: str
+    scale: Scale
+
+
+def read_about(about: dict[str, Any], place: str) -> About:
+    """The entries of the table `about`, each known to be what it must be."""
+    try:
+        model, categories = (json.loads(about[key]) for key in ("model", "scale"))
+        _require(isinstance(categories, list), "its scale is not a list")
+        _require(isinstance(model, dict) and isinstance(model["name"], str), "its model has no name")
+        _require(type(model["horizon"]) is int and model["horizon"] >= 1, "its horizon is not a whole number from 1 on")
+        for variable in (*model["state"], *model["action"]):
+            texts = (variable["name"], variable["kind"], *variable["low"], *variable["high"], *variable["names"])
+            _require(all(isinstance(text, str) for text in texts), "a variable of its model is not described in text")
+        _require(_hash(model) == about["hash"], "its model is not the one that its hash was made of")
+        return About(model, about["hash"], Scale(tuple(categories)))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:  # an InputError is a ValueError
+        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"this label store is damaged, in what it says of itself: {reason}", place=place) from error
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise ValueError(reason)
+
+
+def content_hash(steps: bytes) -> bytes:
+    """By which a trajectory is known."""
+    return hashlib.blake2b(steps, digest_size=16).digest()
+
+
+def trajectory_fault(row: Sequence[Any], numbers: int) -> str | None:
+    """What is wrong with a row (id, length, steps, content) of a store with so many numbers a step; None if nothing."""
+    trajectory, length, steps, content = row
+    if type(trajectory) is not int or type(length) is not int or not isinstance(steps, bytes):
+        return "its row does not hold what it must"
+    if length < 1 or len(steps) != 4 * numbers * length:
+        return f"it has {len(steps)} bytes, and {length} steps take {4 * numbers * length}"
+    if content_hash(steps) != content:
+        return "its numbers are not those that were put in (their hash differs)"
+    if not np.isfinite(np.frombuffer(steps, "<f4")).all():
+        return "it holds a number that is not finite"
+    return None
+
+
+def label_fault(row: Sequence[Any], last: int, categories: int) -> str | None:
+    """What is wrong with a row (trajectory, category, annotator, time) of the log; None if nothing."""
+    trajectory, category, annotator, time = row
+    if type(trajectory) is not int or not 1 <= trajectory <= last:
+        return f"it is of trajectory {trajectory!r}, and the store holds {last}"
+    if type(category) is not int or not 0 <= category < categories:
+        return f"its category is {category!r}, and the scale has {categories} of them"
+    if not isinstance(annotator, str) or not isinstance(time, str) or not annotator:
+        return "it does not say in text who gave it and when"
+    return None
 
 
 def check_model(stored: dict[str, Any], spec: "Spec", place: str) -> None:

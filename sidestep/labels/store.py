@@ -10,7 +10,6 @@ supersedes the earlier label and leaves it in place, and annotators may disagree
 wrote is on disk; several processes may write at once. This module does not import JAX until it hands out trajectories.
 """
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,10 @@ from sidestep.labels.votes import Agreement, Label, Resolve
 if TYPE_CHECKING:
     from sidestep.model import Spec, Trajectory
 
-__all__ = ["Added", "Label", "Source", "Store", "single_steps", "spec_hash"]
+__all__ = ["Added", "Label", "Source", "Store", "Verification", "single_steps", "spec_hash"]
+
+
+SOURCE_TYPES = ([str, str], [str, int, str], [str, int, int, str])  # of a row's entries but those that are empty
 
 
 class Added(NamedTuple):
@@ -40,6 +42,14 @@ class Added(NamedTuple):
 
     ids: np.ndarray
     new: int
+
+
+class Verification(NamedTuple):
+    """What a look at a whole file found."""
+
+    trajectories: int
+    labels: int
+    faults: tuple[str, ...]  # one a sentence
 
 
 class Source(NamedTuple):
@@ -56,10 +66,12 @@ class Store:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
-        self._connection, about = schema.connect(self.path)
-        self._model = json.loads(about["model"])
-        self.scale = Scale(tuple(json.loads(about["scale"])))
-        self.model_hash = about["hash"]
+        self._connection, entries = schema.connect(self.path)
+        try:
+            self._model, self.model_hash, self.scale = schema.read_about(entries, str(self.path))
+        except InputError:
+            self.close()
+            raise
         self.model_name: str = self._model["name"]
         self.horizon: int = self._model["horizon"]
         self.state_names, self.action_names = (schema.names(self._model[part]) for part in ("state", "action"))
@@ -104,7 +116,10 @@ class Store:
 
     def __len__(self) -> int:
         """The number of trajectories; their ids are 1 to this."""
-        return self._rows("SELECT coalesce(max(id), 0) FROM trajectories")[0][0]
+        last = self._rows("SELECT coalesce(max(id), 0) FROM trajectories")[0][0]
+        if type(last) is not int:
+            raise self._damaged(f"a trajectory has the number {last!r}")
+        return last
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
@@ -137,7 +152,7 @@ class Store:
         lengths = np.asarray(trajectories.length).tolist()
         policies = [_name(name, "policy") for name in _for_each(policy, len(blobs))]
         sources = zip(policies, *(_for_each(number, len(blobs)) for number in (round, seed)), strict=True)
-        digests = [hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs]
+        digests = [schema.content_hash(blob) for blob in blobs]
         now = _now()
         with self.transaction():
             id_of: dict[bytes, int] = {}
@@ -186,51 +201,56 @@ class Store:
             category_of = votes.resolve(self.log(), resolve)
             where = "id IN (SELECT trajectory FROM labels)"
             ids, trajectories = self._trajectories(
-                f"SELECT id, length, steps FROM trajectories WHERE {where} ORDER BY id"
+                f"SELECT id, length, steps, content FROM trajectories WHERE {where} ORDER BY id"
             )
         return ids, trajectories, np.array([category_of[i] for i in ids.tolist()], np.int32)
 
     def unlabelled(self, limit: int | None = None) -> tuple[np.ndarray, "Trajectory"]:
         """Ids and trajectories without a label, the oldest first, at most `limit`."""
         return self._trajectories(
-            "SELECT id, length, steps FROM trajectories t "
+            "SELECT id, length, steps, content FROM trajectories t "
             "WHERE NOT EXISTS (SELECT 1 FROM labels WHERE trajectory = t.id) ORDER BY id LIMIT ?",
             (-1 if limit is None else limit,),
         )
 
     def get(self, ids: int | Sequence[int]) -> "Trajectory":
         """The trajectories with these ids, in this order; a batch of one for a single id."""
-        wanted = [int(trajectory) for trajectory in np.atleast_1d(np.asarray(ids, np.int64)).tolist()]
+        wanted = [int(trajectory) for trajectory in np.atleast_1d(np.asarray(ids)).tolist()]
         with self.transaction("DEFERRED"):
             self._check_ids(wanted)
-            return self._trajectories(
-                "SELECT t.id, length, steps FROM json_each(?) wanted CROSS JOIN trajectories t ON t.id = wanted.value "
-                "ORDER BY wanted.key",
+            found, trajectories = self._trajectories(
+                "SELECT t.id, length, steps, content FROM json_each(?) wanted "
+                "CROSS JOIN trajectories t ON t.id = wanted.value ORDER BY wanted.key",
                 (json.dumps(wanted),),
-            )[1]
+            )
+        if found.tolist() != wanted:
+            raise self._damaged(f"trajectory {next(i for i in wanted if i not in found)} is missing")
+        return trajectories
 
     def everything(self) -> tuple[np.ndarray, "Trajectory"]:
         """Ids and trajectories, labelled or not."""
-        return self._trajectories("SELECT id, length, steps FROM trajectories ORDER BY id")
+        return self._trajectories("SELECT id, length, steps, content FROM trajectories ORDER BY id")
 
     def sources(self, ids: Sequence[int]) -> list[Source]:
         """Where the trajectories with these ids came from."""
         with self.transaction("DEFERRED"):
             self._check_ids(ids)
             query = "SELECT policy, round, seed, time FROM trajectories WHERE id = ?"
-            return [Source(*self._connection.execute(query, (int(i),)).fetchone()) for i in ids]
+            rows = [self._connection.execute(query, (int(i),)).fetchone() for i in ids]
+        for trajectory, row in zip(ids, rows, strict=True):
+            if row is None or [type(value) for value in row if value is not None] not in SOURCE_TYPES:
+                raise self._damaged(f"trajectory {trajectory} does not say where it came from")
+        return [Source(*row) for row in rows]
 
     def log(self) -> list[Label]:
         """Every label ever given, in the order in which they were given."""
-        return [
-            Label(*row) for row in self._rows("SELECT trajectory, category, annotator, time FROM labels ORDER BY id")
-        ]
+        return self._labels("SELECT trajectory, category, annotator, time FROM labels ORDER BY id")
 
     def history(self, trajectory: int) -> list[Label]:
         """Every label that one trajectory was ever given, the newest last."""
         self._check_ids([trajectory])
         query = "SELECT trajectory, category, annotator, time FROM labels WHERE trajectory = ? ORDER BY id"
-        return [Label(*row) for row in self._rows(query, (int(trajectory),))]
+        return self._labels(query, (int(trajectory),))
 
     def counts(self, resolve: Resolve = "newest") -> dict[str, int]:
         """The number of labelled trajectories in each category."""
@@ -243,9 +263,52 @@ class Store:
         """How far the annotators agree (see `votes`)."""
         return votes.agreement(self.log(), len(self.scale))
 
+    def verify(self) -> Verification:
+        """Look at every trajectory and every label of the file."""
+        faults: list[str] = []
+        trajectories = labels = 0
+        try:
+            with self.transaction("DEFERRED"):
+                read = self._connection.execute
+                faults += [f"SQLite: {row[0]}" for row in read("PRAGMA integrity_check(20)") if row[0] != "ok"]
+                ids: set[Any] = set()
+                for row in read("SELECT id, length, steps, content FROM trajectories ORDER BY id"):
+                    trajectories += 1
+                    ids.add(row[0])
+                    if fault := schema.trajectory_fault(row, self._numbers):
+                        faults.append(f"trajectory {row[0]!r}: {fault}")
+                last = len(self)
+                if len(ids) != last:
+                    missing = next((i for i in range(1, last + 1) if i not in ids), last)
+                    faults.append(f"trajectory {missing} is missing")
+                for number, *row in read("SELECT id, trajectory, category, annotator, time FROM labels ORDER BY id"):
+                    labels += 1
+                    if fault := schema.label_fault(row, last, len(self.scale)):
+                        faults.append(f"label {number!r}: {fault}")
+        except InputError as error:
+            faults.append(f"it cannot be read on: {error}")
+        return Verification(trajectories, labels, tuple(faults))
+
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         with self.transaction("DEFERRED"):
             return self._connection.execute(query, values).fetchall()
+
+    @property
+    def _numbers(self) -> int:
+        """Of a step: state, action, reward."""
+        return len(self.state_names) + len(self.action_names) + 1
+
+    def _labels(self, query: str, values: Sequence[Any] = ()) -> list[Label]:
+        with self.transaction("DEFERRED"):
+            rows, last = self._rows(query, values), len(self)
+        for row in rows:
+            if fault := schema.label_fault(row, last, len(self.scale)):
+                raise self._damaged(f"a label: {fault}")
+        return [Label(*row) for row in rows]
+
+    def _damaged(self, fault: str) -> InputError:
+        advice = "`sidestep label STORE --verify` looks at all of it"
+        return InputError(f"this label store is damaged: {fault}; {advice}", place=str(self.path))
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         last = len(self)
@@ -263,9 +326,12 @@ class Store:
         return category
 
     def _trajectories(self, query: str, values: Sequence[Any] = ()) -> tuple[np.ndarray, "Trajectory"]:
-        """Ids and trajectories from rows of (id, length, steps)."""
+        """Ids and trajectories from rows of (id, length, steps, content), each known to be what was put in."""
         rows = self._rows(query, values)
-        ids, lengths, blobs = zip(*rows, strict=True) if rows else ((), (), ())
+        for row in rows:
+            if fault := schema.trajectory_fault(row, self._numbers):
+                raise self._damaged(f"trajectory {row[0]!r}: {fault}")
+        ids, lengths, blobs, _ = zip(*rows, strict=True) if rows else ((), (), (), ())
         return np.array(ids, np.int64), unpack(blobs, lengths, len(self.state_names), len(self.action_names))
 
 

@@ -62,7 +62,8 @@ def export_labels(store: Store, path: str | PathLike[str]) -> int:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(LABEL_COLUMNS)
         for label in log:
-            writer.writerow([label.trajectory, store.scale.categories[label.category], label.annotator, label.time])
+            texts = (store.scale.categories[label.category], label.annotator, label.time)
+            writer.writerow([label.trajectory, *map(formats.escaped, texts)])
     return len(log)
 
 
@@ -73,9 +74,9 @@ def import_file(store: Store, path: str | PathLike[str], annotator: str = "impor
     a file of labels, it is the store's id.
     """
     path = Path(path)
+    form = _format(path)
     if not path.is_file():
         raise InputError("there is no such file", place=str(path))
-    form = _format(path)
     if form == ".csv":
         with csv_rows(path) as (header, rows):
             problems = Problems(str(path), "line")

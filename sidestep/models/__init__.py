@@ -1,5 +1,5 @@
 """Where models come from: our own by name, the user's by path."""
 
-from sidestep.models.reference import load_model
+from sidestep.models.reference import checked_model, load_model
 
-__all__ = ["load_model"]
+__all__ = ["checked_model", "load_model"]

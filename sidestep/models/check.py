@@ -1,11 +1,8 @@
 """Is a model usable, differentiable, and if not, why: what `sidestep check` finds out by running it."""
 
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import equinox as eqx
@@ -14,7 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from sidestep.model import Model, OpenLoopPolicy, Policy, UniformPolicy, rollout, sample_uniform_action
+from sidestep.errors import InputError
+from sidestep.model import (
+    FinitePart,
+    Model,
+    OpenLoopPolicy,
+    Policy,
+    UniformPolicy,
+    require_finite,
+    rollout,
+    sample_uniform_action,
+)
+from sidestep.models.user_code import FAULTS, in_words, users_line
 
 TRAJECTORIES = 200
 DIRECTIONS = 32
@@ -32,28 +40,41 @@ class Finding:
     found: str
 
 
+Look = Callable[[Model, PRNGKeyArray], Iterator[Finding]]
+
+
 def check_model(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] | None = None) -> list[Finding]:
     """Everything that can be said of the model by running it; stops at the first thing that makes the rest moot.
 
     `in_double` builds the same model for float64, in which derivatives are compared with differences.
     """
-    findings: list[Finding] = []
-    for tried, look in (
-        ("a first step", _shapes),
-        ("action_bounds", _bounds),
-        ("a compiled step", _purity),
-        ("a batch of rollouts", _values),
-        ("the gradient of a rollout", partial(_gradients, in_double=in_double)),
-    ):
-        try:
-            findings += look(model, key)
-        except Exception as error:  # whatever a user's model may raise
-            findings.append(Finding("runs", "bad", f"{tried} failed{_users_line(error)}: {_in_one_sentence(error)}"))
-        if any(finding.verdict == "bad" for finding in findings):
-            break
+    findings = _looked(
+        model, key, (*QUICK_LOOKS, ("the gradient of a rollout", partial(_gradients, in_double=in_double)))
+    )
     findings += [Finding("note", "note", note) for note in model.spec.notes]
     if not any(finding.verdict == "bad" for finding in findings):
         findings.append(Finding("methods", "good", usable_methods(model)))
+    return findings
+
+
+def quick_check(model: Model, place: str) -> None:
+    """Refuse a model that cannot be used, by what a second or two can tell; gradients are left to `check_model`."""
+    for finding in _looked(model, jax.random.key(0), QUICK_LOOKS):
+        if finding.verdict == "bad":
+            raise InputError(f"this model cannot be used: {finding.found}", place=place)
+
+
+def _looked(model: Model, key: PRNGKeyArray, looks: Sequence[tuple[str, Look]]) -> list[Finding]:
+    """What these looks find, up to the first that makes the rest moot."""
+    findings: list[Finding] = []
+    for tried, look in looks:
+        try:
+            findings += look(model, key)
+        except FAULTS as error:  # whatever a user's model may raise
+            line = users_line(error)
+            findings.append(Finding("runs", "bad", f"{tried} failed{f' at {line}' if line else ''}: {in_words(error)}"))
+        if any(finding.verdict == "bad" for finding in findings):
+            break
     return findings
 
 
@@ -66,19 +87,6 @@ def usable_methods(model: Model) -> str:
         ways.append(f"pathwise ({model.spec.gradient} gradient)")
     ways.append("PPO and score function (no gradient of the model needed)")
     return "; ".join(ways)
-
-
-def _in_one_sentence(error: Exception) -> str:
-    first = str(error).strip().split("\n\n")[0]
-    return f"{type(error).__name__}: {' '.join(first.split())[:300]}"
-
-
-def _users_line(error: Exception) -> str:
-    """` at file:line`, the innermost line of the traceback that is neither ours nor of an installed package."""
-    others = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f"{frame.filename}:{frame.lineno}" for frame in frames if not frame.filename.startswith(others)]
-    return f" at {theirs[-1]}" if theirs else ""
 
 
 def _first_step(model: Model, key: PRNGKeyArray) -> Any:
@@ -150,15 +158,11 @@ def _purity(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
 
 
 def _values(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
-    trajectory = rollout(model, UniformPolicy(model), key, TRAJECTORIES)
-    mask = np.asarray(trajectory.mask)
-    for name, values in (("state", trajectory.states), ("reward", trajectory.rewards[..., None])):
-        bad = ~np.isfinite(np.asarray(values)) & mask[..., None]
-        if bad.any():
-            _, step, entry = (int(i) for i in np.argwhere(bad)[0])
-            which = f"'{model.spec.state.names[entry]}'" if name == "state" else "the reward"
-            yield Finding("values", "bad", f"{which} is not finite at step {step} of a random trajectory")
-            return
+    try:
+        trajectory = require_finite(model.spec, rollout(model, UniformPolicy(model), key, TRAJECTORIES))
+    except InputError as error:
+        yield Finding("values", "bad", str(error))
+        return
     returns, length = np.asarray(trajectory.returns()), np.asarray(trajectory.length)
     yield Finding(
         "values",
@@ -232,6 +236,17 @@ def directional_derivatives(model: Model, key: Any) -> tuple[np.ndarray, np.ndar
     return np.asarray(analytic), np.asarray(numeric)
 
 
+def _tables(model: Any, key: PRNGKeyArray) -> Iterator[Finding]:
+    """Of a finite model: exact methods read its table, which must be that of a `FiniteModel`."""
+    finite = getattr(model, "finite", None)
+    if finite is None:
+        return
+    from sidestep.models.finite_model import FiniteModel
+
+    if not isinstance(finite, FinitePart) or not isinstance(model, FiniteModel):
+        yield Finding("table", "bad", "it has an attribute 'finite' and is not a FiniteModel; rename the attribute")
+
+
 class _OpenLoopLogits(Policy):
     """One-hot actions drawn from a fixed sequence of logits, with the straight-through gradient."""
 
@@ -273,3 +288,12 @@ def _straight_through(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
         yield Finding("gradient", "note", "straight-through and finite; random actions come to no differing reward")
     else:
         yield Finding("gradient", "good", f"straight-through: finite, norm {np.linalg.norm(of_return):.3g}")
+
+
+QUICK_LOOKS: tuple[tuple[str, Look], ...] = (
+    ("a first step", _shapes),
+    ("action_bounds", _bounds),
+    ("a compiled step", _purity),
+    ("a batch of rollouts", _values),
+    ("its table", _tables),
+)

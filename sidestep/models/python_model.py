@@ -1,8 +1,8 @@
 """Objects of a user's Python file: models and rules."""
 
+import contextlib
 import importlib.util
 import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from sidestep.errors import InputError
 from sidestep.model import Model, Spec
+from sidestep.models.user_code import FAULTS, FILES, in_words, users_fault, users_line
 from sidestep.trust import GIVEN, Files
 
 
@@ -23,15 +24,19 @@ def load_object(reference: str, what: str, files: Files = GIVEN) -> Any:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    FILES.add(str(path))
     try:
         # The very bytes that were looked at: not the file again, nor what Python may have kept of it beside it.
-        exec(compile(code, path, "exec"), vars(module))
-    except Exception as error:
-        raise InputError(f"cannot be run: {type(error).__name__}: {error}", place=_place_in(path, error)) from error
-    if not hasattr(module, name):
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command says
+            exec(compile(code, path, "exec"), vars(module))
+    except BaseException as error:
+        if users_fault(error) is None and not isinstance(error, Exception):
+            raise
+        raise InputError(f"cannot be run: {in_words(error)}", place=users_line(error) or file) from error
+    if name not in vars(module):
         names = [n for n in vars(module) if not n.startswith("_")]
         raise InputError(f"there is no '{name}' in this file; there are {', '.join(names)}", place=file)
-    return getattr(module, name)
+    return vars(module)[name]
 
 
 def model_from_object(candidate: Any, place: str) -> Model:
@@ -39,10 +44,9 @@ def model_from_object(candidate: Any, place: str) -> Model:
     if isinstance(candidate, type) or (callable(candidate) and not hasattr(candidate, "spec")):
         try:
             candidate = candidate()
-        except Exception as error:
+        except FAULTS as error:
             raise InputError(
-                f"calling it for a model failed: {type(error).__name__}: {error}; it must need no arguments",
-                place=place,
+                f"calling it for a model failed: {in_words(error)}; it must need no arguments", place=place
             ) from error
     for attribute in ("spec", "reset", "step"):
         if not hasattr(candidate, attribute):
@@ -68,15 +72,3 @@ class WithStatedBounds:
     def action_bounds(self, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         action = self.spec.action
         return jnp.asarray(action.low, state.dtype), jnp.asarray(action.high, state.dtype)
-
-
-def _place_in(path: Path, error: Exception) -> str:
-    """`file:line` of the user's own line that raised."""
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f"{path}:{error.lineno}"
-    trace, line = error.__traceback__, None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{path}:{line}" if line else str(path)

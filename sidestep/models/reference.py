@@ -46,6 +46,16 @@ def load_model(reference: str, *, double: bool = False, files: Files = GIVEN) ->
     return _from_name(path, reference, options, double)
 
 
+def checked_model(reference: str) -> "Model":
+    """The same for a command: a model of the user's is tried out first, and refused if it cannot be used."""
+    model = load_model(reference)
+    if Path(reference.partition("?")[0].partition(":")[0]).suffix.lower() in (".py", ".rddl"):  # a map was read whole
+        from sidestep.models.check import quick_check
+
+        quick_check(model, place=f"MODEL '{reference}'")
+    return model
+
+
 def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":
     relaxed, horizon = options.flag("relaxed"), options.integer("horizon", None, 1)
     options.finish()

@@ -5,6 +5,14 @@ from typing import Any, Literal
 
 from sidestep.errors import InputError
 
+POSITIVE = (
+    *("epochs", "batch", "learning_rate", "gradient_clip", "test_every", "test_batch", "ppo_minibatch"),
+    *("log_cap", "noise_start", "noise_end", "ppo_clip", "multiplier_start"),
+)
+NOT_NEGATIVE = ("search_rounds", "ppo_passes", "learning_starts", "multiplier_rate", "multiplier_min", "entropy")
+MOST = {"epochs": 10**7, "test_every": 10**7, "batch": 10**6, "test_batch": 10**6, "search_population": 10**6}
+MOST |= {"search_rounds": 10**5, "ppo_minibatch": 10**7, "ppo_passes": 10**4}
+
 
 @dataclass(frozen=True)
 class PlanConfig:
@@ -113,15 +121,20 @@ class PlanConfig:
     """Trajectories of a test, drawn apart from those of training."""
 
     def __post_init__(self) -> None:
-        positive = ("epochs", "batch", "learning_rate", "gradient_clip", "test_every", "test_batch", "ppo_minibatch")
-        for name in positive:
-            if getattr(self, name) <= 0:
-                raise InputError(
-                    f"must be greater than 0, not {getattr(self, name)}", place=f"--{name.replace('_', '-')}"
-                )
+        def need(holds: bool, name: str, what: str) -> None:
+            if not holds:
+                raise InputError(f"{what}, not {getattr(self, name)}", place=f"--{name.replace('_', '-')}")
+
+        for name in POSITIVE:
+            need(getattr(self, name) > 0, name, "must be greater than 0")
+        for name in NOT_NEGATIVE:
+            need(getattr(self, name) >= 0, name, "must not be negative")
         for name in ("margin", "start_share", "entropy_share", "least_chance"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"must lie in [0, 1], not {getattr(self, name)}", place=f"--{name.replace('_', '-')}")
+            need(0 <= getattr(self, name) <= 1, name, "must lie in [0, 1]")
+        for name, most in MOST.items():
+            need(getattr(self, name) <= most, name, f"must be at most {most:,}")
+        small = len(self.widths) <= 16 and all(1 <= width <= 10_000 for width in self.widths)
+        need(small, "widths", "must be at most 16 layers of 1 to 10,000 units each")
         if self.search_rounds and self.search_population < 256:
             raise InputError(
                 f"a search breeds from 256 trajectories on, not {self.search_population}", place="--search-population"

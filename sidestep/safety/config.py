@@ -63,6 +63,9 @@ class FitConfig:
         for name in ("steps", "batch", "check_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"a fit's {name} must be at least 1, not {getattr(self, name)}")
+        for name, most in (("steps", 10**7), ("batch", 10**6), ("check_every", 10**7)):
+            if getattr(self, name) > most:
+                raise InputError(f"a fit's {name} must be at most {most:,}, not {getattr(self, name)}")
         for name in ("learning_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise InputError(f"a fit's {name} must be above 0, not {getattr(self, name)}")
