@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.errors import InputError
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.model import Model, require_finite_weights
+from sidestep.model import Model, require_finite_weights, within_rules
 from sidestep.models import load_model
 from sidestep.policies import NetworkPolicy, make_policy
 from sidestep.run_records import checked
@@ -99,7 +99,7 @@ class Actor:
 
         def act(state, clock, memory, key):
             action, memory = policy.act(state, clock, memory, key)
-            return jnp.clip(action, *policy.model.action_bounds(state)), memory  # as a rollout does
+            return within_rules(policy.model, state, action), memory
 
         self._act = jax.jit(act)
         self._act_batch = jax.jit(jax.vmap(act, in_axes=(0, None, 0, 0)))

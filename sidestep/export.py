@@ -16,7 +16,7 @@ from sidestep.affine_bounds import affine_bounds
 from sidestep.errors import InputError
 from sidestep.files import atomic_write
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.model import Policy, require_finite_weights
+from sidestep.model import Policy, allowed_of, require_finite_weights
 from sidestep.policies import GaussianHead, NetworkPolicy
 from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.hazard import HazardModel
@@ -96,6 +96,11 @@ def _table_parts(policy: TabularPolicy) -> tuple[dict[str, Any], dict[str, np.nd
 def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What `NumpyPolicy` is made of."""
     observer, spec = policy.observer, policy.model.spec
+    if allowed_of(policy.model) is not None:
+        raise InputError(
+            f"the model '{spec.name}' forbids actions by more than bounds, and the exported policy could not keep to "
+            "that; use it with sidestep.load"
+        )
     members = _members(observer.safety)
     arrays: dict[str, Any] = {"mean": observer.mean, "deviation": observer.deviation}
     for index, (linear, norm) in enumerate(zip(policy.net.hidden, policy.net.norms, strict=True)):

@@ -6,6 +6,9 @@ A model is a Markov decision process written as pure functions of JAX arrays:
     state, reward, done = model.step(state, action, key)
     low, high = model.action_bounds(state)
 
+A model that forbids more than bounds can say has `allowed(state, action)`, the action that it takes instead, and
+`rules` with `broken(state, action)`, by which everybody can see that it keeps them.
+
 States and actions are flat float vectors; `model.spec` says what stands where in them. Every random
 number comes from a key, so the same key gives the same trajectory and a rollout is a deterministic,
 differentiable function of the policy's parameters once its key is fixed.
@@ -29,6 +32,7 @@ from sidestep.errors import InputError
 Kind = Literal["real", "int", "bool", "one-hot"]
 Gradient = Literal["exact", "straight-through", "none"]
 
+BLOCK = 1024  # steps that are tested at once
 MOST_MEMORY = 0.25  # of the machine's memory that one batch of trajectories may take
 STRETCH = 25  # steps between two looks at whether every trajectory of a batch has ended
 
@@ -43,13 +47,14 @@ class Variable:
     low: float | np.ndarray = -np.inf
     high: float | np.ndarray = np.inf
     labels: tuple[str, ...] = ()  # what the single entries are called: rooms, axes, moves
+    default: float | np.ndarray = 0.0  # of an action: what stands there when nothing is done
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != self.size:
             raise InputError(
                 f"variable '{self.name}' has {self.size} entries but {len(self.labels)} labels; give one label an entry"
             )
-        for bound in (self.low, self.high):
+        for bound in (self.low, self.high, self.default):
             if np.shape(bound) not in ((), (self.size,)):
                 raise InputError(
                     f"variable '{self.name}' has {self.size} entries but a bound of shape {np.shape(bound)}; "
@@ -92,6 +97,10 @@ class Space:
     def high(self) -> np.ndarray:
         return self._bounds("high")
 
+    @cached_property
+    def default(self) -> np.ndarray:
+        return self._bounds("default")
+
     @property
     def kinds(self) -> set[Kind]:
         return {variable.kind for variable in self.variables}
@@ -104,7 +113,7 @@ class Space:
             return vectors[..., self.names.index(name)]
         raise InputError(f"no variable '{name}' here; there are {', '.join(self.slices)}")
 
-    def _bounds(self, side: Literal["low", "high"]) -> np.ndarray:
+    def _bounds(self, side: Literal["low", "high", "default"]) -> np.ndarray:
         return np.concatenate([np.broadcast_to(np.asarray(getattr(v, side), float), (v.size,)) for v in self.variables])
 
 
@@ -214,7 +223,7 @@ class OpenLoopPolicy(Policy):
 
 
 class UniformPolicy(Policy):
-    """Every allowed action equally likely; unbounded real actions are drawn from Normal(0, 1)."""
+    """Every action within the bounds equally likely; unbounded real actions are drawn from Normal(0, 1)."""
 
     model: Model = eqx.field(static=True)
 
@@ -237,7 +246,10 @@ class FinitePart(NamedTuple):
 
 
 def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
-    """Every allowed action equally likely; unbounded real entries are drawn from Normal(0, 1)."""
+    """Every action within the bounds equally likely; unbounded real entries are drawn from Normal(0, 1).
+
+    A model that forbids more than bounds can say may still have to bring the action within its rules.
+    """
     action = model.spec.action
     low, high = model.action_bounds(state)
     uniform_key, normal_key = jax.random.split(key)
@@ -255,7 +267,68 @@ def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNG
         else:  # bounds may still depend on the state
             piece = _uniform_or_normal(draw, bottom, top, jax.random.fold_in(normal_key, where.start))
         pieces.append(piece)
-    return jnp.concatenate(pieces)
+    drawn = jnp.concatenate(pieces)
+    return drawn if allowed_of(model) is None else _thinned(model, drawn, normal_key)
+
+
+def _thinned(model: Model, action: Array, key: PRNGKeyArray) -> Array:
+    """Choices go back to their default, all with the same random chance: where few may act at once, few draws do."""
+    space = model.spec.action
+    choice = np.concatenate([np.full(v.size, v.kind in ("bool", "int")) for v in space.variables])
+    chance_key, entry_key = jax.random.split(jax.random.fold_in(key, space.size))
+    idle = jax.random.uniform(entry_key, action.shape) < jax.random.uniform(chance_key)
+    return jnp.where(choice & idle, jnp.asarray(space.default, action.dtype), action)
+
+
+def within_rules(
+    model: Model, state: Float[Array, " state"], action: Float[Array, " action"]
+) -> Float[Array, " action"]:
+    """The action that is taken when this one is asked for: within the bounds of the state, and one that is allowed."""
+    action = clipped(action, *model.action_bounds(state))
+    allowed = allowed_of(model)
+    return action if allowed is None else allowed(state, action)
+
+
+def clipped(action: Array, low: Array, high: Array) -> Array:
+    """Not a plain clip: its derivative is one half at a bound, where every one-hot action sits."""
+    return jnp.where((action >= low) & (action <= high), action, jnp.clip(action, low, high))
+
+
+def allowed_of(model: Model) -> Callable[[Array, Array], Array] | None:
+    """The model's `allowed(state, action)`, if it forbids more than its bounds say."""
+    return getattr(model, "allowed", None)
+
+
+def rules_of(model: Model) -> tuple[str, ...]:
+    """What the model forbids, in words."""
+    return getattr(model, "rules", ())
+
+
+def forbidden(model: Model, trajectory: "Trajectory") -> str | None:
+    """The first action of these trajectories that the model forbids, in a sentence; None if there is none.
+
+    A model that forbids actions names its `rules` and says by `broken(state, action)` which of them an action breaks.
+    """
+    rules = rules_of(model)
+    if not rules:
+        return None
+    broken = np.asarray(_broken(model, jnp.asarray(trajectory.states), jnp.asarray(trajectory.actions)))
+    broken = broken & np.asarray(trajectory.mask)[..., None]
+    if not broken.any():
+        return None
+    run, step, rule = (int(i) for i in np.argwhere(broken)[0])
+    return (
+        f"step {step} of trajectory {run} takes an action that the model '{model.spec.name}' forbids: {rules[rule]} "
+        "does not hold"
+    )
+
+
+@run_seldom
+def _broken(model: Model, states: Array, actions: Array) -> Array:
+    """(batch, time, rules), a block of steps at a time."""
+    steps = (states.reshape(-1, states.shape[-1]), actions.reshape(-1, actions.shape[-1]))
+    found = jax.lax.map(lambda step: model.broken(*step), steps, batch_size=BLOCK)  # type: ignore[attr-defined]
+    return found.reshape(*states.shape[:2], -1)
 
 
 def _uniform_or_normal(uniform: Array, low: Array, high: Array, key: PRNGKeyArray) -> Array:
@@ -274,8 +347,8 @@ def rollout_batch(
 ) -> tuple[Trajectory, Any]:
     """One trajectory for each key: the body of `rollout`, to be called inside jit.
 
-    The action is clipped to the bounds of its state before it is taken and recorded. `trace` picks what to keep of the
-    policy's memory after each step; it comes back stacked as (batch, time, ...).
+    The action is brought within the rules of the model before it is taken and recorded. `trace` picks what to keep of
+    the policy's memory after each step; it comes back stacked as (batch, time, ...).
     """
     steps = model.spec.horizon if horizon is None else horizon
     _require_room(model.spec, len(keys), steps)
@@ -286,9 +359,7 @@ def rollout_batch(
     def one(state, memory, done, clock, key):
         policy_key, model_key = jax.random.split(jax.random.fold_in(key, clock))
         action, memory = policy.act(state, clock, memory, policy_key)
-        low, high = model.action_bounds(state)
-        # Not a plain clip: its derivative is one half at a bound, where every one-hot action sits.
-        action = jnp.where((action >= low) & (action <= high), action, jnp.clip(action, low, high))
+        action = within_rules(model, state, action)
         next_state, reward, ends = model.step(state, action, model_key)
         reward = jnp.where(done, 0.0, reward)
         next_state = jnp.where(done, state, next_state)

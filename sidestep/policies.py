@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.errors import InputError
-from sidestep.model import Model, Policy, Variable
+from sidestep.model import Model, Policy, Variable, allowed_of, within_rules
 
 Squash = Literal["tanh", "clip"]
 LARGEST_CHOICE = 256  # an integer action with more values than this is no choice any more
@@ -178,7 +178,8 @@ class NetworkPolicy(Policy):
         action, raw = self.draw(observation, state, key if self.sampled else None)
         safety = memory.safety
         if self.observer.safety is not None:
-            safety = self.observer.safety.advance(safety, state, action)
+            taken = action if allowed_of(self.model) is None else within_rules(self.model, state, action)
+            safety = self.observer.safety.advance(safety, state, taken)
         return action, Memory(safety, observation, raw)
 
     def draw(self, observation: Array, state: Array, key: PRNGKeyArray | None) -> tuple[Array, Array]:
@@ -256,13 +257,13 @@ def _head(variable: Variable, squash: Squash) -> GaussianHead | ChoiceHead:
     if variable.kind == "one-hot":
         return ChoiceHead(1, variable.size, one_hot=True)
     low, high = (np.broadcast_to(np.asarray(bound, float), (variable.size,)) for bound in (variable.low, variable.high))
-    options = high - low + 1
-    if not np.all(options == options[0]) or not 2 <= options[0] <= LARGEST_CHOICE:
+    options = np.max(high - low) + 1  # an entry with fewer is kept in its bounds, as every action is
+    if not 1 <= options <= LARGEST_CHOICE:
         raise InputError(
-            f"the action '{variable.name}' needs whole-number bounds with the same 2 to {LARGEST_CHOICE} values for "
-            f"each entry, and has {low.min():g} to {high.max():g}"
+            f"the action '{variable.name}' needs whole-number bounds with at most {LARGEST_CHOICE} values for each "
+            f"entry, and has {low.min():g} to {high.max():g}"
         )
-    return ChoiceHead(variable.size, int(options[0]), one_hot=False)
+    return ChoiceHead(variable.size, int(options), one_hot=False)
 
 
 def trainable(policy: NetworkPolicy, *, deviation: bool) -> Any:

@@ -233,7 +233,7 @@ def test_files_that_cannot_be_read(tmp_path, capsys):
     for name, words in (
         ("folder.rddl", "found a folder"),
         ("folder.bp", "cannot be read"),
-        ("binary.rddl", "at byte 7"),
+        ("binary.rddl", ":1: expected UTF-8 text"),
         ("binary.nav", ":2:2: expected UTF-8 text"),
         ("missing.rddl", "no such file"),
         ("missing.nav", "cannot be read (No such file or directory)"),

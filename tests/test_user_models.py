@@ -288,16 +288,51 @@ def test_gamma_function(folder):
     assert float(after[0]) == pytest.approx(6.0 + 0.5 * np.log(6.0), rel=1e-5)
 
 
-def test_what_is_not_enforced_is_noted_and_told(folder, capsys):
+def test_what_the_model_forbids_is_told_by_check_and_not_as_a_note(folder, key, capsys):
     text = TANK_DOMAIN.replace("pump <= 2.0;", "pump <= 2.0; (sum_{?p : pipe} [valve(?p)]) <= 1;")
     model = load_model(written(folder, "limits", text + TANK_INSTANCE.replace("pos-inf", "1")))
-    notes = " ".join(model.spec.notes)
-    assert "is not a bound on one action and is not enforced" in notes
-    assert "max-nondef-actions = 1 of 3 is not enforced" in notes
+    assert model.spec.unenforced == ()
+    assert not any("enforced" in note for note in model.spec.notes)
+    said = {finding.what: finding for finding in check_model(model, key)}
+    assert said["rules"].verdict == "good"
+    assert said["rules"].found == "all 4 kept on these trajectories"
+    trajectory = rollout(model, UniformPolicy(model), key, 50)
+    assert np.asarray(trajectory.actions != 0)[np.asarray(trajectory.mask)].sum(axis=1).max() == 1
     tell_notes(model.spec, quiet=True)
     assert capsys.readouterr().err == ""
     tell_notes(model.spec, quiet=False)
-    assert "note: max-nondef-actions = 1 of 3 is not enforced" in capsys.readouterr().err
+    assert "note: the state-fluent 'raining' is not real" in capsys.readouterr().err
+
+
+AGGREGATED = {
+    "max": "max_{?p : pipe} [WIDTH(?p) * valve(?p)]",
+    "min": "min_{?p : pipe} [WIDTH(?p) + valve(?p)]",
+    "argmax": "if ((argmax_{?p : pipe} [WIDTH(?p)]) == @p1) then 1.0 else 0.0",
+    "Discrete": "if ((Discrete_{?p : pipe} [CHANCE(?p)]) == @p1) then 1.0 else 0.0",
+    "UnnormDiscrete": "if ((UnnormDiscrete_{?p : pipe} [WIDTH(?p)]) == @p1) then 1.0 else 0.0",
+}
+
+
+@pytest.mark.parametrize("name", AGGREGATED)
+def test_every_aggregation_of_the_language_is_taken(folder, name):
+    text = TANK_DOMAIN.replace("sum_{?p : pipe} [valve(?p) * WIDTH(?p)]", AGGREGATED[name])
+    text = text.replace("types { pipe : object; };", "types { pipe : { @p1, @p2 }; };")
+    text = text.replace("WIDTH(pipe) :", "CHANCE(pipe) : { non-fluent, real, default = 0.5 };\n        WIDTH(pipe) :")
+    instance = TANK_INSTANCE.replace("objects { pipe : { p1, p2 }; };", "").replace("WIDTH(p2)", "WIDTH(@p2)")
+    model = load_model(written(folder, "aggregated", text + instance))
+    after = model.step(model.reset(None), jnp.asarray([1.0, 1.0, 0.0]), jax.random.key(0))[0]
+    leaving = {"max": (1.0,), "min": (1.5,), "argmax": (1.0,)}.get(name, (0.0, 1.0))
+    assert 6.0 - float(after[0]) in leaving
+
+
+def test_a_comment_may_hold_any_bytes(tank, folder):
+    text = (TANK_DOMAIN + TANK_INSTANCE).encode().replace(b"// A tank", b"// Ein Beh\xe4lter: A tank")
+    (folder / "latin.rddl").write_bytes(text)
+    model = load_model(str(folder / "latin.rddl"))
+    np.testing.assert_array_equal(model.reset(None), tank.reset(None))
+    (folder / "latin.rddl").write_bytes(text.replace(b"domain tank", b"domain t\xe4nk"))
+    with pytest.raises(InputError, match=r"latin\.rddl:3: expected UTF-8 text"):
+        load_model(str(folder / "latin.rddl"))
 
 
 def test_object_valued_state_is_an_index(folder):

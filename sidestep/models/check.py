@@ -1,7 +1,7 @@
 """Is a model usable, differentiable, and if not, why: what `sidestep check` finds out by running it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -17,18 +17,26 @@ from sidestep.model import (
     Model,
     OpenLoopPolicy,
     Policy,
+    Trajectory,
     UniformPolicy,
+    allowed_of,
+    forbidden,
     require_finite,
     rollout,
+    rules_of,
     sample_uniform_action,
+    within_rules,
 )
 from sidestep.models.user_code import FAULTS, in_words, users_line
 
 TRAJECTORIES = 200
 DIRECTIONS = 32
-STEP_SIZE = 1e-5  # of central differences, in float64
+STEP_SIZES = (1e-5, 1e-6, 1e-7, 1e-8)  # of central differences, in float64; the later ones for wild models
 TOLERANCE = 1e-4  # relative disagreement that still counts as agreement
 CHECKED_STEPS = 40  # of long horizons only the first steps are differentiated
+
+
+NOT_KEPT = "nothing can be certified, since "
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,16 @@ def check_model(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] 
 
 
 def quick_check(model: Model, place: str) -> None:
-    """Refuse a model that cannot be used, by what a second or two can tell; gradients are left to `check_model`."""
+    """Refuse a model that cannot be used, by what a second or two can tell; gradients are left to `check_model`.
+
+    A rule of the model's that random rollouts break is written into its spec as unenforced.
+    """
     for finding in _looked(model, jax.random.key(0), QUICK_LOOKS):
         if finding.verdict == "bad":
             raise InputError(f"this model cannot be used: {finding.found}", place=place)
+        if finding.what == "rules" and finding.verdict == "note":
+            sentence = finding.found.removeprefix(NOT_KEPT)
+            model.spec = replace(model.spec, unenforced=tuple(dict.fromkeys([*model.spec.unenforced, sentence])))
 
 
 def _looked(model: Model, key: PRNGKeyArray, looks: Sequence[tuple[str, Look]]) -> list[Finding]:
@@ -91,7 +105,8 @@ def usable_methods(model: Model) -> str:
 
 def _first_step(model: Model, key: PRNGKeyArray) -> Any:
     state = model.reset(key)
-    return state, model.step(state, sample_uniform_action(model, state, key), key)
+    action = sample_uniform_action(model, state, key)
+    return state, model.step(state, action if allowed_of(model) is None else within_rules(model, state, action), key)
 
 
 def _shapes(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
@@ -170,6 +185,17 @@ def _values(model: Model, key: PRNGKeyArray) -> Iterator[Finding]:
         f"finite on {TRAJECTORIES} random trajectories of {length.min()}-{length.max()} steps; "
         f"return {returns.mean():.4g} +- {returns.std():.3g}",
     )
+    yield from _rules(model, trajectory)
+
+
+def _rules(model: Model, trajectory: Trajectory) -> Iterator[Finding]:
+    """Do the actions that are taken keep what the model forbids?"""
+    broken, rules = forbidden(model, trajectory), rules_of(model)
+    not_kept = [*model.spec.unenforced, *([broken] if broken else [])]
+    for sentence in dict.fromkeys(not_kept):
+        yield Finding("rules", "note", NOT_KEPT + sentence)
+    if rules and not not_kept:
+        yield Finding("rules", "good", f"all {len(rules)} kept on these trajectories")
 
 
 def _gradients(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] | None) -> Iterator[Finding]:
@@ -188,7 +214,21 @@ def _gradients(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] |
     if not np.isfinite(analytic).all():
         yield Finding("gradient", "bad", f"not finite in {np.sum(~np.isfinite(analytic))} of {DIRECTIONS} directions")
         return
-    error = np.abs(analytic - numeric) / np.maximum(np.abs(numeric), 1e-3 * np.abs(numeric).max() + 1e-12)
+    yield from _compared(analytic, numeric)
+
+
+def _compared(analytic: np.ndarray, differences: np.ndarray) -> Iterator[Finding]:
+    """Of derivatives (directions,) and differences (directions, step sizes).
+
+    Where the return bends within a step of 1e-5, and its derivative is therefore large, differences tell the slope
+    only when their steps are smaller.
+    """
+    numeric = differences[:, 0]
+    scale = np.maximum(np.abs(differences), 1e-3 * np.abs(differences).max(axis=0) + 1e-12)
+    errors = np.abs(analytic[:, None] - differences) / scale
+    error = errors[:, 0]
+    wild = np.sum(error <= TOLERANCE) < DIRECTIONS * 3 // 4
+    error = errors.min(axis=1) if wild else error
     agree = int(np.sum(error <= TOLERANCE))
     if not np.abs(analytic).max() > 0 and not np.abs(numeric).max() > 0:
         yield Finding("gradient", "note", "zero, as are the differences: the reward is made of steps; use PPO")
@@ -201,12 +241,21 @@ def _gradients(model: Model, key: PRNGKeyArray, in_double: Callable[[], Model] |
     else:
         text = f"d(return)/d(actions) agrees with central differences in {agree} of {DIRECTIONS} directions"
         yield Finding("gradient", "good", f"{text}, median relative error {np.median(error):.1e}")
+        if wild:
+            yield Finding(
+                "gradient",
+                "note",
+                f"steps of {STEP_SIZES[0]:g} are too long for differences here, and down to {STEP_SIZES[-1]:g} were "
+                f"needed: the return depends wildly on the actions (derivatives up to {np.abs(analytic).max():.0e}), "
+                "so gradients over many steps are exact but of little use",
+            )
 
 
 def directional_derivatives(model: Model, key: Any) -> tuple[np.ndarray, np.ndarray]:
     """d/dx R(a + x v) at x = 0, by the chain rule and by central differences, with the noise held fixed.
 
-    One pair for each of DIRECTIONS draws of open-loop actions a, a unit direction v, and the noise.
+    For each of DIRECTIONS draws of open-loop actions a, a unit direction v, and the noise: one derivative, and one
+    difference for each of STEP_SIZES.
     """
     steps = min(model.spec.horizon, CHECKED_STEPS)
 
@@ -227,10 +276,10 @@ def directional_derivatives(model: Model, key: Any) -> tuple[np.ndarray, np.ndar
         actions, direction = actions_and_direction(setup_key)
         zero = jnp.zeros((), actions.dtype)
         analytic = jax.grad(lambda x: jnp.sum(rewards(x, actions, direction, noise_key)))(zero)
-        beside = jnp.asarray([STEP_SIZE, -STEP_SIZE], actions.dtype)
-        ahead, behind = jax.vmap(lambda x: rewards(x, actions, direction, noise_key))(beside)
+        sizes = jnp.asarray(STEP_SIZES, actions.dtype)
+        ahead, behind = (jax.vmap(lambda x: rewards(x, actions, direction, noise_key))(x) for x in (sizes, -sizes))
         # Subtracting step by step keeps the digits that a large constant penalty would swallow in the sum.
-        return analytic, jnp.sum(ahead - behind) / (2 * STEP_SIZE)
+        return analytic, jnp.sum(ahead - behind, axis=1) / (2 * sizes)
 
     analytic, numeric = jax.jit(jax.vmap(one))(jax.random.split(key, DIRECTIONS))
     return np.asarray(analytic), np.asarray(numeric)

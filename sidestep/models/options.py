@@ -23,6 +23,15 @@ class Options:
             name, default, int, f"a whole number from {low} to {high}", lambda value: low <= value <= high
         )
 
+    def whole_range(self, name: str) -> tuple[int, int] | None:
+        """Two whole numbers, the first below the second, written as 0..20."""
+
+        def read(word: str) -> tuple[int, int]:
+            low, _, high = word.partition("..")
+            return int(low), int(high)
+
+        return self._take(name, None, read, "a range of whole numbers like 0..20", lambda ends: ends[0] < ends[1])
+
     def flag(self, name: str) -> bool:
         words = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         return bool(self._take(name, False, lambda word: words[word.lower()], "true or false", lambda value: True))

@@ -68,6 +68,9 @@ class WithStatedBounds:
         self.spec = inner.spec
         self.reset = inner.reset
         self.step = inner.step
+        self.allowed = getattr(inner, "allowed", None)
+        self.rules = getattr(inner, "rules", ())
+        self.broken = getattr(inner, "broken", None)
 
     def action_bounds(self, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         action = self.spec.action

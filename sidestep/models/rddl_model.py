@@ -9,6 +9,7 @@ of its values are those of the smooth surrogates too.
 import contextlib
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from pyRDDLGym_jax.core.compiler import JaxRDDLCompiler
 from pyRDDLGym_jax.core.logic import DefaultJaxRDDLCompilerWithGrad
 
 from sidestep.errors import InputError
-from sidestep.model import Kind, Space, Spec, Variable
+from sidestep.model import Kind, Space, Spec, Variable, within_rules
 from sidestep.models.gamma_noise import gamma_from_normal
+from sidestep.models.rddl_preconditions import Preconditions
 from sidestep.models.rddl_syntax import parse_rddl
 from sidestep.models.rddl_text import RddlText
 from sidestep.models.rddl_traits import gradient_traits
@@ -69,6 +71,7 @@ class RddlModel:
         relaxed: bool = False,
         double: bool = False,
         horizon: int | None = None,
+        integers: tuple[int, int] | None = None,
         name: str | None = None,
         description: str = "",
         family: str = "",
@@ -95,8 +98,17 @@ class RddlModel:
         state = Space(tuple(self._variable(fluent) for fluent in rddl.state_fluents))
         action = Space(tuple(self._variable(fluent) for fluent in rddl.action_fluents))
         self._first_state = self._flatten(self._first_fluents, state)
-        low_sides, high_sides, ignored = self._bounds_that_depend_on_state()
-        self._low_sides, self._high_sides = low_sides, high_sides
+        with text.errors_as_input_errors(), _quiet_and_in_width(double):
+            self._preconditions = Preconditions(
+                self._exact_compiler(),
+                action,
+                self._compiler.init_values,
+                lambda vector: self._exact_fluents(vector, action),
+            )
+            action = self._with_whole_bounds(action, integers)
+        self.rules = tuple(self._preconditions.words)
+        self.allowed = jax.jit(self._nearest_allowed) if self._preconditions.more_than_bounds else None
+        self.broken = jax.jit(self._broken)
         gradient, notes = gradient_traits(rddl)
         if relaxed:
             gradient = "straight-through"
@@ -108,7 +120,7 @@ class RddlModel:
             horizon=rddl.horizon,
             discount=float(rddl.discount),
             gradient=gradient,
-            notes=notes + ignored + self._limit_on_actions(),
+            notes=notes,
             description=description,
             ends=bool(rddl.terminations),
             family=family,
@@ -129,21 +141,25 @@ class RddlModel:
     def action_bounds(self, state):
         low = jnp.asarray(self.spec.action.low, self._real)
         high = jnp.asarray(self.spec.action.high, self._real)
-        if not (self._low_sides or self._high_sides):
+        if not self._preconditions.bound_by_state:
             return low, high
-        fluents = self._unflatten(state, self.spec.state)
-        for where, side in self._low_sides:
-            low = low.at[where].max(self._side_value(side, fluents))
-        for where, side in self._high_sides:
-            high = high.at[where].min(self._side_value(side, fluents))
-        return low, jnp.maximum(low, high)
+        return self._preconditions.narrow(self._exact_fluents(state, self.spec.state), low, high)
+
+    def _broken(self, state: Any, action: Any) -> Any:
+        """Which of `rules` this action breaks in this state."""
+        return self._preconditions.broken(self._exact_fluents(state, self.spec.state), action)
+
+    def _nearest_allowed(self, state: Any, action: Any) -> Any:
+        fluents = self._exact_fluents(state, self.spec.state)
+        return self._preconditions.allowed(fluents, action, *self.action_bounds(state))
 
     def _variable(self, fluent: str) -> Variable:
         rddl = self._compiler.rddl
         kind_of_range: dict[str, Kind] = {"real": "real", "int": "int", "bool": "bool"}
         values = rddl.variable_ranges[fluent]
         kind = kind_of_range.get(values, "int")
-        shape = np.shape(self._compiler.init_values[fluent])
+        first = self._compiler.init_values[fluent]
+        shape = np.shape(first)
         low, high = (
             np.broadcast_to(np.asarray(b, float), shape).ravel() for b in self._compiler.constraints.bounds[fluent]
         )
@@ -151,68 +167,66 @@ class RddlModel:
             low, high = np.zeros_like(low), np.ones_like(high)
         elif values in rddl.type_to_objects:
             low, high = np.zeros_like(low), np.full_like(high, len(rddl.type_to_objects[values]) - 1)
-        elif kind == "int" and fluent in rddl.action_fluents and not np.all(np.isfinite([low, high])):
-            raise InputError(
-                f"the action-fluent '{fluent}' is an integer without bounds; bound both sides in action-preconditions",
-                place=self._text.place_of(fluent),
-            )
+        elif kind == "int":
+            low, high = np.ceil(low), np.floor(high)
         names = [",".join(objects) for objects in rddl.ground_types(rddl.variable_params[fluent])]
         labels = tuple(names) if shape else ()
-        return Variable(fluent, kind, int(np.prod(shape, dtype=int)), low, high, labels)
+        default = np.ravel(first).astype(float) if fluent in rddl.action_fluents else 0.0
+        return Variable(fluent, kind, int(np.prod(shape, dtype=int)), low, high, labels, default)
+
+    def _with_whole_bounds(self, action: Space, integers: tuple[int, int] | None) -> Space:
+        """The actions with bounds on both sides of every integer: the model's, those that follow, those asked for."""
+        if not np.all(np.isfinite([action.low, action.high])):
+            implied = self._preconditions.implied(action.low, action.high)
+            action = Space(
+                tuple(_bounded(v, *(side[action.slices[v.name]] for side in implied)) for v in action.variables)
+            )
+        if integers is not None:
+            action = Space(tuple(_bounded(v, *integers) for v in action.variables))
+        for variable in action.variables:
+            if variable.kind == "int" and not np.all(np.isfinite(np.asarray([variable.low, variable.high]))):
+                raise InputError(
+                    f"the action-fluent '{variable.name}' is an integer without bounds; bound both sides in "
+                    "action-preconditions, or say behind the model's name in which range such actions lie: "
+                    "?integers=0..20",
+                    place=self._text.place_of(variable.name),
+                )
+        return action
 
     def _flatten(self, fluents: dict[str, Any], space: Space) -> Any:
         library: Any = np if all(isinstance(fluents[v.name], np.ndarray) for v in space.variables) else jnp
         return library.concatenate([library.ravel(fluents[v.name]).astype(self._real) for v in space.variables])
 
-    def _unflatten(self, vector: Any, space: Space) -> dict[str, Any]:
+    def _exact_compiler(self) -> ExactCompiler:
+        """A compiler for preconditions: they hold or do not hold, in a relaxed model too."""
+        if not self._relaxed:
+            return self._compiler
+        compiler = ExactCompiler(self.rddl, use64bit=self._real == np.float64)
+        compiler.compile()
+        return compiler
+
+    def _exact_fluents(self, vector: Any, space: Space) -> dict[str, Any]:
+        return self._unflatten(vector, space, relaxed=False)
+
+    def _unflatten(self, vector: Any, space: Space, relaxed: bool | None = None) -> dict[str, Any]:
+        relaxed = self._relaxed if relaxed is None else relaxed
         fluents = {}
         for variable in space.variables:
             entries = vector[space.slices[variable.name]]
-            if not self._relaxed and variable.kind == "bool":
+            if not relaxed and variable.kind == "bool":
                 entries = entries > 0.5
-            elif not self._relaxed and variable.kind == "int":
+            elif not relaxed and variable.kind == "int":
                 entries = jnp.round(entries).astype(self._compiler.INT)
             fluents[variable.name] = jnp.reshape(entries, np.shape(self._first_fluents[variable.name]))
         return fluents
 
-    def _side_value(self, side: Any, fluents: dict[str, Any]) -> Any:
-        value, *_ = side(fluents, self._non_fluents, self._parameters, jax.random.key(0))
-        return jnp.ravel(value).astype(self._real)
-
-    def _bounds_that_depend_on_state(self) -> tuple[list[Any], list[Any], tuple[str, ...]]:
-        """Preconditions `action(?a, ...) <= f(state)`, which the compiler itself leaves out of its bounds."""
-        low_sides: list[Any] = []
-        high_sides: list[Any] = []
-        ignored = []
-        action = Space(tuple(self._variable(fluent) for fluent in self.rddl.action_fluents))
-        for is_box, precondition in zip(
-            self._compiler.constraints.is_box_preconditions, self.rddl.preconditions, strict=True
-        ):
-            if is_box:
-                continue
-            found = _bound_on_action(precondition, self.rddl)
-            if found is None:
-                ignored.append(
-                    f"the precondition '{_in_words(precondition)}' is not a bound on one action and is not enforced"
-                )
-                continue
-            fluent, is_upper, side = found
-            compiled = self._compiler._jax(side, self._compiler.model_aux)
-            (high_sides if is_upper else low_sides).append((action.slices[fluent], compiled))
-        return low_sides, high_sides, tuple(ignored)
-
-    def _limit_on_actions(self) -> tuple[str, ...]:
-        limit = self.rddl.max_allowed_actions
-        total = sum(self._variable(fluent).size for fluent in self.rddl.action_fluents)
-        if limit >= total:
-            return ()
-        return (f"max-nondef-actions = {limit} of {total} is not enforced",)
-
     def _check_that_it_runs(self) -> None:
         """Trace one step, so that what cannot be compiled is said now and not in the middle of a run."""
         with self._text.errors_as_input_errors(), jax.enable_x64(self._real == np.float64):
-            action = jnp.zeros(self.spec.action.size, self._real)
-            jax.eval_shape(self.step, self.reset(None), action, jax.random.key(0))
+            state, action = self.reset(None), jnp.zeros(self.spec.action.size, self._real)
+            jax.eval_shape(self.step, state, action, jax.random.key(0))
+            jax.eval_shape(lambda: within_rules(self, state, action))
+            jax.eval_shape(self.broken, state, action)
 
 
 def _check_that_there_is_something_to_decide(rddl: RDDLLiftedModel, text: RddlText) -> None:
@@ -223,37 +237,17 @@ def _check_that_there_is_something_to_decide(rddl: RDDLLiftedModel, text: RddlTe
             )
 
 
-def _bound_on_action(precondition: Any, rddl: RDDLLiftedModel) -> tuple[str, bool, Any] | None:
-    """(action fluent, is it an upper bound, the side that bounds it), or None if it has no such form."""
-    scope: list[str] = []
-    while precondition.etype == ("aggregation", "forall"):
-        *variables, precondition = precondition.args
-        scope += [name for _, (name, _) in variables]
-    kind, operator = precondition.etype
-    if kind != "relational" or operator not in ("<=", "<", ">=", ">"):
-        return None
-    left, right = precondition.args
-    for action, side, upper in ((left, right, operator in ("<=", "<")), (right, left, operator in (">=", ">"))):
-        if action.etype[0] == "pvar" and action.etype[1] in rddl.action_fluents:
-            fluent, parameters = action.args
-            if list(parameters or []) == scope and not _mentions(side, set(rddl.action_fluents)):
-                return fluent, upper, side
-    return None
-
-
-def _mentions(expression: Any, names: set[str]) -> bool:
-    if isinstance(expression, (tuple, list)):
-        return any(_mentions(part, names) for part in expression)
-    if not hasattr(expression, "etype"):
-        return False
-    kind, name = expression.etype
-    return (kind == "pvar" and name in names) or _mentions(expression.args, names)
-
-
-def _in_words(expression: Any) -> str:
-    from pyRDDLGym.core.debug.exception import print_stack_trace
-
-    return " ".join(print_stack_trace(expression).removeprefix(">> ").split())
+def _bounded(variable: Variable, low: Any, high: Any) -> Variable:
+    """An integer variable with these bounds where it has none of its own; any other as it is."""
+    if variable.kind != "int":
+        return variable
+    own_low, own_high = (np.broadcast_to(bound, variable.size) for bound in (variable.low, variable.high))
+    low, high = (np.broadcast_to(np.asarray(bound, float), variable.size) for bound in (low, high))
+    return replace(
+        variable,
+        low=np.where(np.isfinite(own_low), own_low, np.ceil(low)),
+        high=np.where(np.isfinite(own_high), own_high, np.floor(high)),
+    )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from pyRDDLGym.core.parser.rddl import RDDL
 from sidestep.errors import InputError
 from sidestep.models.rddl_text import RddlText, did_you_mean
 
-AGGREGATIONS = ("sum", "prod", "avg", "minimum", "maximum", "forall", "exists", "argmin", "argmax", "det")
+AGGREGATIONS = (
+    "sum", "prod", "avg", "min", "max", "forall", "exists", "argmin", "argmax", "det", "Discrete", "UnnormDiscrete",
+)  # fmt: skip
 SECTIONS = {
     "types", "pvariables", "cpfs", "reward", "termination", "action-preconditions", "state-invariants", "requirements",
     "state-action-constraints", "domain", "instance", "non-fluents", "objects", "init-state", "max-nondef-actions",
@@ -109,7 +111,28 @@ def parse_rddl(text: RddlText, horizon: int | None = None) -> RDDL:
             raise InputError(
                 f"the {section} must be {expected}, not {getattr(tree.instance, section)}", place=text.place_of(section)
             )
+    _read_constraints_as_preconditions(tree)
     return tree
+
+
+def _read_constraints_as_preconditions(tree: Any) -> None:
+    """RDDL's older section state-action-constraints forbids actions too; the tools read action-preconditions alone."""
+    actions = {variable.name for variable in tree.domain.pvariables if variable.fluent_type == "action-fluent"}
+    tree.domain.preconds = [
+        *tree.domain.preconds,
+        *(constraint for constraint in tree.domain.constraints if mentioned(constraint, actions)),
+    ]
+
+
+def mentioned(expression: Any, names: set[str]) -> list[Any]:
+    """The places in an expression where one of these variables stands."""
+    if isinstance(expression, (tuple, list)):
+        return [place for part in expression for place in mentioned(part, names)]
+    if not hasattr(expression, "etype"):
+        return []
+    kind, name = expression.etype
+    here = [expression] if kind == "pvar" and name in names else []
+    return here + mentioned(expression.args, names)
 
 
 def _missing(section: str, block: str, text: RddlText) -> InputError:

@@ -12,6 +12,7 @@ from pathlib import Path
 from sidestep.errors import InputError
 
 _COMMENT = re.compile(r"//[^\n]*")
+REPLACED = "\ufffd"  # what stands in decoded text for bytes that are not UTF-8
 
 
 @dataclass(frozen=True)
@@ -153,14 +154,22 @@ def _distributions() -> set[str]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return _decoded(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise InputError("there is no such file", place=str(path)) from None
     except IsADirectoryError:
         raise InputError("expected a file and found a folder", place=str(path)) from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"expected UTF-8 text and found something else at byte {error.start}", place=str(path)
-        ) from None
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})", place=str(path)) from None
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """UTF-8 text with \\n between its lines; in comments other bytes are let pass, since nobody reads them."""
+    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    read = _COMMENT.sub("", text)
+    if REPLACED in read:
+        line = read.count("\n", 0, read.index(REPLACED)) + 1
+        raise InputError("expected UTF-8 text and found something else on this line", place=f"{name}:{line}")
+    return text

@@ -26,6 +26,7 @@ def gradient_traits(rddl: Any) -> tuple[Gradient, tuple[str, ...]]:
     for name, formula in formulas.items():
         for expression in _walk(formula):
             kind, operator = expression.etype
+            operator = operator.removesuffix("(p)")  # Discrete_{?x : type} is Discrete(p) to the tools
             fluent = not rddl.is_non_fluent_expression(expression.args)
             if kind in ("randomvar", "randomvector") and operator in DISCRETE_NOISE and fluent:
                 obstacles.append(f"'{name}' draws {operator} noise whose parameters depend on the state or action")

@@ -58,10 +58,13 @@ def checked_model(reference: str) -> "Model":
 
 def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":
     relaxed, horizon = options.flag("relaxed"), options.integer("horizon", None, 1)
+    integers = options.whole_range("integers")
     options.finish()
     from sidestep.models.rddl_model import load_rddl
 
-    return load_rddl(domain, instance, relaxed=relaxed, horizon=horizon, double=double, name=domain.stem)
+    return load_rddl(
+        domain, instance, relaxed=relaxed, horizon=horizon, integers=integers, double=double, name=domain.stem
+    )
 
 
 def _from_name(name: str, reference: str, options: Options, double: bool) -> Any:
