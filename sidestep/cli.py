@@ -261,6 +261,8 @@ class Plan(Common):
     category in 95 of 100 without it."""
     rule: str | None = None
     """The rule that plays the expert: a name, or file.py:function; without it the model's own, or people."""
+    people: bool = False
+    """People label, although the model has a rule of its own."""
     categories: str | None = None
     """The scale on which people label, best first: "none < mild < severe" without it."""
     method: Literal["default", "gradient", "paper", "paper-mfge", "ppo"] = "default"

@@ -2,7 +2,7 @@
 
 This is the one place where a file of a run that is damaged, or that a stranger made up, is told from a good one: what
 passes here has every field that is needed, in its form. Only result.json and audits.json are described elsewhere
-(`certification/records.py`), and the notes of a campaign (`campaign/notes.py`).
+(`certification/records.py`), and the state of a campaign (`campaign/records.py`).
 """
 
 import json
@@ -43,6 +43,7 @@ class RunConfig:
     model: str
     kind: Literal["plan", "campaign"] = "plan"
     rule: str | None = None
+    people: bool = False  # people label, although the model has a rule of its own
     constraints: tuple[str, ...] = ()
     categories: tuple[str, ...] = Scale().categories
     method: str = "default"

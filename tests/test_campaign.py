@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from sidestep.answers import load
-from sidestep.campaign.candidates import Candidate, challenger, favourite, optimism
+from sidestep.campaign.campaign import Campaign
+from sidestep.campaign.choice import believed_costs, challenger, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.ladder import best_of, certifiable, certifiable_costs, rungs
-from sidestep.campaign.pairs import PairsCampaign
-from sidestep.campaign.rungs import TESTS, PairHazards, TableRungs
-from sidestep.campaign.trajectories import Campaign, best_harmless, varied
+from sidestep.campaign.evidence import best_harmless, varied
+from sidestep.campaign.records import Candidate
+from sidestep.campaign.schedule import certifiable, certifiable_costs, select_starts, tolerance_schedule
+from sidestep.campaign.setting import Setting
+from sidestep.campaign.table_bank import TESTS, PairHazards, TableBank
 from sidestep.certification.bounds import CERTIFYING
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError, LabelsNeeded
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
+from sidestep.labels.experts import PeopleExpert, RuleExpert
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.model import Trajectory, rollout
@@ -38,11 +41,11 @@ def quiet(stage, figures):
     pass
 
 
-class TestLadder:
+class TestSchedule:
     def test_begins_wide_and_ends_within_what_an_audit_certifies(self):
         aim = certifiable(NONE[0], 2000, 0.975)
         assert 0.03 < aim < 0.04
-        first, last = (rungs(NONE, np.array([aim]), progress, 1.0) for progress in (0.0, 1.0))
+        first, last = (tolerance_schedule(NONE, np.array([aim]), progress, 1.0) for progress in (0.0, 1.0))
         assert first[0, 0] == pytest.approx(0.05)
         assert first[-1, 0] == 1.0
         assert (np.diff(first[:, 0]) > 0).all()
@@ -51,11 +54,11 @@ class TestLadder:
 
     def test_rosy_predictions_make_it_stricter(self):
         aim = np.array([0.03])
-        assert np.allclose(rungs(NONE, aim, 1.0, 2.0), rungs(NONE, aim, 1.0, 1.0) / 2)
+        assert np.allclose(tolerance_schedule(NONE, aim, 1.0, 2.0), tolerance_schedule(NONE, aim, 1.0, 1.0) / 2)
 
     def test_a_rung_goes_on_from_the_best_policy_that_it_can_mend(self):
         returns, costs = np.array([-90.0, -80.0, -120.0]), np.array([[0.1], [1.0], [0.0]])
-        assert best_of(returns, costs, np.array([[0.05], [0.5], [0.001]])).tolist() == [0, 1, 2]
+        assert select_starts(returns, costs, np.array([[0.05], [0.5], [0.001]])).tolist() == [0, 1, 2]
 
     def test_after_a_refusal_less_is_certifiable_since_less_confidence_is_left(self):
         aims = [certifiable_costs(NONE, 2000, 0.95, audit)[0] for audit in (1, 2, 3)]
@@ -66,7 +69,7 @@ class TestLadder:
         assert certifiable(NONE[0], 100, 0.95) < certifiable(NONE[0], 2000, 0.95) < 0.05
 
 
-class TestTableRungs:
+class TestTableBank:
     """Rungs of a finite model, by a share model that was never fitted: any hazards will do."""
 
     model = Driving("S....\n.....\n....G", name="driving", place="test")
@@ -75,7 +78,7 @@ class TestTableRungs:
     def climb(self, tolerances):
         sizes = self.model.spec.state.size, self.model.spec.action.size, 2
         safety = make_safety("share", *sizes, key=jax.random.key(1), members=2, hidden=(16,))
-        ladder = TableRungs(self.model, self.constraints, jax.random.key(0))
+        ladder = TableBank(self.model, self.constraints, jax.random.key(0))
         rows = ladder.advance(0, safety, np.array(tolerances)[:, None], lost=False)
         least = PairHazards(self.model, self.constraints, safety).least()
         costs = np.array([row["mean_costs"][0] for row in rows])
@@ -116,12 +119,15 @@ class TestTableRungs:
 
 class TestCandidates:
     def test_labels_outweigh_a_prediction(self):
-        rosy = Candidate("a", -80.0, [0.01], 200, [40.0])
-        assert rosy.believed_costs(1.0)[0] > 0.15
+        rosy = Candidate("a", -80.0, (0.01,), labels=200, costly=(40.0,))
+        assert believed_costs(rosy, 1.0)[0] > 0.15
 
     def test_the_favourite_earns_most_within_the_aims(self):
-        candidates = [Candidate("a", -90.0, [0.01], 0, [0.0]), Candidate("b", -85.0, [0.02], 0, [0.0])]
-        candidates.append(Candidate("c", -80.0, [0.2], 0, [0.0]))
+        candidates = [
+            Candidate("a", -90.0, (0.01,), labels=0, costly=(0.0,)),
+            Candidate("b", -85.0, (0.02,), labels=0, costly=(0.0,)),
+        ]
+        candidates.append(Candidate("c", -80.0, (0.2,), labels=0, costly=(0.0,)))
         aims = np.array([0.03])
         assert favourite(candidates, aims, 1.0) == 1
         assert favourite(candidates, aims, 2.0) == 0  # predictions proved rosy
@@ -129,16 +135,25 @@ class TestCandidates:
         assert favourite(candidates[2:], aims, 1.0) == 0  # nothing within: the safest
 
     def test_a_few_lucky_labels_do_not_outweigh_a_prediction_that_an_audit_has_confirmed(self):
-        lucky, safe = Candidate("a", -17.0, [0.044], 25, [0.0]), Candidate("b", -19.0, [0.032], 0, [0.0])
+        lucky, safe = (
+            Candidate("a", -17.0, (0.044,), labels=25, costly=(0.0,)),
+            Candidate("b", -19.0, (0.032,), labels=0, costly=(0.0,)),
+        )
         aims = np.array([0.035])
         assert favourite([lucky, safe], aims, 1.0) == 0
         assert favourite([lucky, safe], aims, 1.0, audited=2000) == 1
 
     def test_a_challenger_earns_clearly_more_and_is_within_reach(self):
         aims = np.array([0.04])
-        chosen = Candidate("a", -30.0, [0.0], 120, [0.0], deviation=5.0)
-        close, far = Candidate("b", 10.0, [0.06], 25, [2.0]), Candidate("c", 12.0, [0.3], 25, [8.0])
-        hardly_more, known = Candidate("d", -26.0, [0.05], 0, [0.0]), Candidate("e", 11.0, [0.05], 120, [6.0])
+        chosen = Candidate("a", -30.0, (0.0,), labels=120, costly=(0.0,), deviation=5.0)
+        close, far = (
+            Candidate("b", 10.0, (0.06,), labels=25, costly=(2.0,)),
+            Candidate("c", 12.0, (0.3,), labels=25, costly=(8.0,)),
+        )
+        hardly_more, known = (
+            Candidate("d", -26.0, (0.05,), labels=0, costly=(0.0,)),
+            Candidate("e", 11.0, (0.05,), labels=120, costly=(6.0,)),
+        )
         assert challenger([chosen, far, close, hardly_more, known], aims, 1.0, 0, 120) == 2
         assert challenger([chosen, far, hardly_more, known], aims, 1.0, 0, 120) is None
 
@@ -193,38 +208,40 @@ def test_memory_changes_nothing_at_first():
 class TestPairs:
     """Boxpushing: the exact optimum from few labels."""
 
-    def campaign(self, folder: Path, rule: Rule | None) -> PairsCampaign:
+    def campaign(self, folder: Path, expert) -> Campaign:
         model = load_model("boxpushing?map=1")
-        run = Run(folder)
         folder.mkdir(exist_ok=True)
         file = folder / "labels.store"
         store = Store.open(file) if file.exists() else Store.create(file, model.spec, Scale())
-        config = CampaignConfig(rollouts=200)
-        return PairsCampaign(run, model, rule, NONE, store, config, None, 3, "boxpushing?map=1", quiet)
+        config, about = CampaignConfig(rollouts=200), ("default", 3, "boxpushing?map=1", quiet)
+        return Campaign(Setting(Run(folder), model, expert, NONE, store, config, PlanConfig(), *about))
 
     def test_finds_the_optimum_with_a_few_labels_and_asks_nothing_twice(self, tmp_path):
         model = load_model("boxpushing?map=1")
         rule = load_rule(None, model)
-        campaign = self.campaign(tmp_path / "rule", rule)
-        result = campaign.go_on()
+        result = self.campaign(tmp_path / "rule", RuleExpert(rule)).run()
         exact = occupancy_lp(model.finite, [Bound(model.side_effect.astype(float), 0.0)])
-        assert campaign.rounds[-1]["return"] == pytest.approx(exact.value, abs=1e-3)
+        rounds = Run(tmp_path / "rule").path / "rounds.jsonl"
+        assert json.loads(rounds.read_text().splitlines()[-1])["return"] == pytest.approx(exact.value, abs=1e-3)
         assert result.penalty.mean == 0.0
         assert result.certified
         assert result.labels_used < 0.2 * model.finite.reward.size
 
-        people, asked = self.campaign(tmp_path / "people", None), []
-        for _ in range(20):
+        people, asked = PeopleExpert(Scale(), labels_steps=True), []
+        while True:
+            campaign = self.campaign(tmp_path / "people", people)
             try:
-                people._known_optimum()
+                same = campaign.run()
                 break
-            except LabelsNeeded as waiting:
-                asked += waiting.ids
-                people.store.label(waiting.ids, rule.label(people.store.get(waiting.ids)), annotator="ann")
-                people = self.campaign(tmp_path / "people", None)
-                people._remember()
-        assert len(asked) == len(set(asked)) == result.labels_used
-        assert people.rounds[-1]["return"] == pytest.approx(exact.value, abs=1e-3)
+            except LabelsNeeded as needed:
+                if needed.audit is None:
+                    asked += needed.ids
+                store = campaign.setting.store
+                store.label(needed.ids, rule.label(store.get(needed.ids)), annotator="ann")
+        assert len(asked) == len(set(asked)) == result.labels_used == same.labels_used
+        assert same.certified
+        policies = [(tmp_path / who / "policy.safetensors").read_bytes() for who in ("rule", "people")]
+        assert policies[0] == policies[1]
 
 
 class Stopped(Exception):
@@ -282,41 +299,43 @@ def lingering(trajectory) -> jax.Array:
 
 
 class TestTrajectories:
-    def campaign(self, folder: Path, model, rule: Rule | None, show=quiet) -> Campaign:
+    def campaign(self, folder: Path, model, expert, show=quiet) -> Campaign:
         folder.mkdir(exist_ok=True)
         file = folder / "labels.store"
         store = Store.open(file) if file.exists() else Store.create(file, model.spec, Scale())
-        return Campaign(Run(folder), model, rule, NONE, store, SMALL, PLANNING, 5, "walk", show)
+        return Campaign(Setting(Run(folder), model, expert, NONE, store, SMALL, PLANNING, "default", 5, "walk", show))
 
     def test_stopped_anywhere_and_labelled_by_people_it_comes_to_the_same_candidates(self, tmp_path, walk):
-        rule = Rule("lingering", Scale(), lingering)
-        whole = self.campaign(tmp_path / "whole", walk, rule)
-        result = whole.go_on()
+        whole = self.campaign(tmp_path / "whole", walk, RuleExpert(Rule("lingering", Scale(), lingering)))
+        result = whole.run()
         assert result.labels_used <= SMALL.labels
         assert result.audit_labels == 100 * result.audits
-        assert len(whole.store.labelled()[0]) == result.labels_used
+        assert len(whole.setting.store.labelled()[0]) == result.labels_used
 
         stops = ["auditing", "polishing", "planning", "fitting"]
 
-        def stopping(stage, figures):
+        def stopping(stage, record):
             if stops and stage == stops[-1]:
                 stops.pop()
                 raise Stopped
 
-        people, asked = self.campaign(tmp_path / "people", walk, None, stopping), []
-        people.rungs.planner = whole.rungs.planner  # what is compiled need not be compiled again
-        while people.notes["stage"] != "audit":
+        people, asked = self.campaign(tmp_path / "people", walk, PeopleExpert(Scale()), stopping), []
+        people.strategy.bank.planner = whole.strategy.bank.planner  # what is compiled need not be compiled again
+        store = people.setting.store
+        while True:
             try:
-                people.go_on()
+                people.run()
+                break
             except Stopped:
                 continue
-            except LabelsNeeded as waiting:
-                if people.notes["stage"] != "audit":
-                    asked += waiting.ids
-                    people.store.label(waiting.ids, lingering(people.store.get(waiting.ids)), annotator="ann")
-        assert stops in ([], ["auditing"])
+            except LabelsNeeded as needed:
+                if needed.audit is not None:
+                    break
+                asked += needed.ids
+                store.label(needed.ids, lingering(store.get(needed.ids)), annotator="ann")
+        assert stops == []
         assert len(asked) == len(set(asked)) == result.labels_used
-        files = sorted(file.name for file in (tmp_path / "whole").glob("*-rung-*"))
+        files = sorted(file.name for file in (tmp_path / "whole").glob("[rp]o*-*-*.safetensors"))
         assert len(files) == 4 * SMALL.rounds + 4
         for name in [*files, "safety.safetensors"]:
             assert (tmp_path / "people" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

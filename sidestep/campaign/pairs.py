@@ -1,4 +1,4 @@
-"""The campaign over state-action pairs: for finite models whose side effects a single step shows.
+"""The strategy for side effects of single steps of a finite model: ask about state-action pairs.
 
 What has no label is taken as harmless. The exact optimum under what is known visits some pairs; those without a label
 are asked about; and so on, until everything that the optimum visits is known. Then no other policy can be better: it
@@ -7,11 +7,8 @@ would be allowed more only where something was labelled harmful. Few of all pair
     c(s, a) = the label where there is one, else 0
     pi      = argmax return  subject to  sum mu_pi c = 0       (or <= the tolerance, where nothing is free of cost)
     ask     = pairs with mu_pi(s, a) > 0 and no label
-
-A label answers one question for good, so that the store itself is all that a resumed campaign needs.
 """
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -19,188 +16,136 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.answers import save_policy
-from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.ladder import certifiable_costs
-from sidestep.campaign.waiting import Show, campaign_key
-from sidestep.certification.auditor import Auditor, audit_until_certified
-from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Result, audited_result
-from sidestep.constraints import Constraint
-from sidestep.errors import Infeasible, LabelsNeeded
+from sidestep.answers import load_policy
+from sidestep.campaign.evidence import Evidence
+from sidestep.campaign.records import Candidate, Round, State
+from sidestep.campaign.schedule import certifiable_costs
+from sidestep.campaign.setting import Question, Setting
+from sidestep.errors import Infeasible
 from sidestep.finite.graph import reachable
 from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.labels.rules import Rule
-from sidestep.labels.store import Store
-from sidestep.labels.votes import resolve
-from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
-from sidestep.runs import Run
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
-from sidestep.safety.io import make_safety, save_safety
+from sidestep.safety.io import load_safety, make_safety, save_safety
 
 FITTING, PLANNING, SPREADING = range(3)  # streams of keys that never meet
 BLOCK = 100  # questions at a time
 VISITED = 1e-6  # expected visits from which on a pair counts as visited
+ANSWER = "policy.safetensors"
 
 
-class PairsCampaign:
-    """One campaign in one run's folder; `go_on` takes it from wherever it is to its end."""
+class PairStrategy:
+    """Rounds of solving the linear program under the labels so far, and asking about what its optimum visits."""
 
-    def __init__(
-        self,
-        run: Run,
-        model: Any,
-        rule: Rule | None,
-        constraints: tuple[Constraint, ...],
-        store: Store,
-        config: CampaignConfig,
-        planning: PlanConfig | None,
-        seed: int,
-        reference: str,
-        show: Show,
-    ) -> None:
-        """`planning` trains a network by exact gradients; without it the optimum is a table."""
-        self.run, self.model, self.rule, self.constraints, self.store = run, model, rule, constraints, store
-        self.config, self.planning, self.seed, self.reference, self.show = config, planning, seed, reference, show
-        self.key = campaign_key(seed)
-        self.pairs = jax.tree.map(np.asarray, all_pairs(model))
-        self.category = np.full(model.finite.reward.size, -1)  # of each pair; -1 where there is no label
-        self.ids: dict[int, int] = {}  # of the store, for each pair asked about
-        self.rounds: list[dict[str, Any]] = []
+    arrays: Any = ()
+    verifies = False
 
-    def go_on(self) -> Result:
-        """Ask until the optimum is known, then audit it; raises LabelsNeeded where people have to label first."""
-        began = time.perf_counter()
-        self._remember()
-        optimum = self._known_optimum()
-        self.run.write_lines("rounds.jsonl", self.rounds)
+    def __init__(self, setting: Setting) -> None:
+        """With the method `gradient` a network is trained by exact gradients; else the optimum is a table."""
+        self.setting = setting
+        self.model: Any = setting.model
+        self.pairs = jax.tree.map(np.asarray, all_pairs(self.model))
+
+    def prepare(self) -> None:
+        """A linear program compiles nothing."""
+
+    def explore(self) -> list[Question]:
+        """The first optimum says where to look."""
+        return []
+
+    def advance(self, state: State, evidence: Evidence) -> tuple[State, list[Question]]:
+        category = self._categories(evidence)
+        optimum = self._optimum(category)
+        visits = optimum.occupancy.ravel()
+        unknown = np.flatnonzero((visits > VISITED) & (category < 0))
+        left = self.setting.config.labels - len(state.asked_ids)
+        done = Round(state.round, len(state.asked_ids), len(unknown), optimum.value)
+        asked = unknown[np.argsort(-visits[unknown], kind="stable")][: max(min(BLOCK, left), 0)]
+        state = replace(state, rounds=(*state.rounds, done), round=state.round + 1)
+        if len(asked):
+            return state, [self._question(asked)]
+        return replace(state, stage="polish"), self._spread(category, left)
+
+    def polish(self, state: State, evidence: Evidence) -> State:
+        """The optimum as a table, or as a network that was trained on the learned costs."""
+        category = self._categories(evidence)
+        optimum = self._optimum(category)
         policy: Any = TabularPolicy(jnp.asarray(optimum.policy, float), self.model)
-        if self.planning is not None:
-            policy = self._network(optimum)
-        file = self.run.target("policy.safetensors")
-        save_policy(file, policy, self.reference)
-        self.show("auditing", {})
-        ledger = Ledger(self.run)
-        audit = audit_until_certified(
-            Auditor(ledger, self.model, self.constraints, self.rule, self.store),
-            1,
-            lambda: 0,
-            lambda _: file,
-            lambda _: policy.mean(),
-            seed=self.seed,
-            most=self.config.rollouts,
-            promised=self.config.confidence,
-        )
-        return audited_result(
-            audit,
-            ledger.audits,
-            model=self.model.spec.name,
-            labels_used=len(self.ids),
-            seconds=time.perf_counter() - began,
-            seed=self.seed,
-            method="default" if self.planning is None else "gradient",
-        )
+        if self._network:
+            policy = self._trained(optimum, category)
+        self.setting.keep(ANSWER, policy)
+        costs = tuple(float(value) for value in optimum.constraint_values)
+        return replace(state, candidates=(Candidate(ANSWER, optimum.value, costs),))
 
-    def _known_optimum(self) -> Optimum:
-        """The optimum under the labels so far, until everything that it visits has a label."""
-        while True:
-            optimum = self._optimum()
-            visits = optimum.occupancy.ravel()
-            unknown = np.flatnonzero((visits > VISITED) & (self.category < 0))
-            left = self.config.labels - len(self.ids)
-            self._note(optimum, len(unknown))
-            if not len(unknown) or left <= 0:
-                return optimum
-            self._ask(unknown[np.argsort(-visits[unknown], kind="stable")][: min(BLOCK, left)])
+    def policy_of(self, candidate: Candidate) -> Any:
+        file = self.setting.run.path / "safety.safetensors"
+        safety = load_safety(file) if file.is_file() else None
+        return load_policy(self.setting.run.path / candidate.file, self.model, safety)
 
-    def _optimum(self) -> Optimum:
+    @property
+    def _network(self) -> bool:
+        return self.setting.method == "gradient"
+
+    def _optimum(self, category: np.ndarray) -> Optimum:
         """Free of any cost that is known of; where that cannot be, within what an audit will certify."""
-        finite, known = self.model.finite, np.maximum(self.category, 0)
-        costs = [np.array(constraint.cost_weights, float)[known] for constraint in self.constraints]
-        costs = [np.where(self.category >= 0, cost, 0.0).reshape(finite.reward.shape) for cost in costs]
-        names = [constraint.text for constraint in self.constraints]
+        setting, finite, known = self.setting, self.model.finite, np.maximum(category, 0)
+        costs = [np.array(constraint.cost_weights, float)[known] for constraint in setting.constraints]
+        costs = [np.where(category >= 0, cost, 0.0).reshape(finite.reward.shape) for cost in costs]
+        names = [constraint.text for constraint in setting.constraints]
         try:
             return occupancy_lp(finite, [Bound(cost, 0.0, name) for cost, name in zip(costs, names, strict=True)])
         except Infeasible:
-            limits = certifiable_costs(self.constraints, self.config.rollouts, self.config.confidence).tolist()
+            config = setting.config
+            limits = certifiable_costs(setting.constraints, config.rollouts, config.confidence).tolist()
             return occupancy_lp(finite, [Bound(*bound) for bound in zip(costs, limits, names, strict=True)])
 
-    def _network(self, optimum: Optimum) -> Any:
-        """A network trained on the learned costs, which may cost what the optimum costs; the labels that are left go to
-        pairs that it might stray to."""
-        assert self.planning is not None
-        left = self.config.labels - len(self.ids)
-        seen = (
-            reachable(self.model.finite, np.ones(self.model.finite.reward.shape, bool)) & ~self.model.finite.absorbing
-        )
-        candidates = np.flatnonzero((self.category < 0) & np.repeat(seen, self.model.spec.action.size))
-        order = np.asarray(jax.random.permutation(jax.random.fold_in(self.key, SPREADING), len(candidates)))
-        if left > 0 and len(candidates):
-            self._ask(candidates[order[:left]])
-        self.show("fitting", {"labels": len(self.ids)})
-        rows = np.flatnonzero(self.category >= 0)
-        sizes = self.model.spec.state.size, self.model.spec.action.size, len(self.store.scale)
-        safety: Any = make_safety(
-            "markov", *sizes, key=jax.random.fold_in(self.key, FITTING), hidden=(64, 64), dropout=0.0
-        )
-        pairs = jax.tree.map(lambda leaf: leaf[rows], self.pairs)
-        safety, _ = fit(safety, pairs, self.category[rows], pair_fit(), jax.random.fold_in(self.key, FITTING))
-        names = [*self.model.spec.state.names, *self.model.spec.action.names]
-        save_safety(self.run.target("safety.safetensors"), safety, self.store.scale, names, {"labels": len(self.ids)})
-        planner = Planner(self.model, safety, self.constraints, self.planning)
+    def _spread(self, category: np.ndarray, left: int) -> list[Question]:
+        """The labels that are left go to pairs that a network might stray to; a table strays nowhere."""
+        if not self._network or left <= 0:
+            return []
+        finite = self.model.finite
+        seen = reachable(finite, np.ones(finite.reward.shape, bool)) & ~finite.absorbing
+        candidates = np.flatnonzero((category < 0) & np.repeat(seen, self.model.spec.action.size))
+        order = np.asarray(jax.random.permutation(self.setting.key(SPREADING), len(candidates)))
+        return [self._question(candidates[order[:left]])] if len(candidates) else []
+
+    def _trained(self, optimum: Optimum, category: np.ndarray) -> Any:
+        """A network trained on the learned costs, which may cost what the optimum costs."""
+        setting, spec = self.setting, self.model.spec
+        setting.show("fitting", None)
+        rows = np.flatnonzero(category >= 0)
+        sizes = spec.state.size, spec.action.size, len(setting.store.scale)
+        key = setting.key(FITTING)
+        safety: Any = make_safety("markov", *sizes, key=key, hidden=(64, 64), dropout=0.0)
+        safety, _ = fit(safety, jax.tree.map(lambda leaf: leaf[rows], self.pairs), category[rows], pair_fit(), key)
+        names = [*spec.state.names, *spec.action.names]
+        target = setting.run.target("safety.safetensors")
+        save_safety(target, safety, setting.store.scale, names, {"labels": len(rows)})
+        planner = Planner(self.model, safety, setting.constraints, setting.planning)
         tolerances = np.round([optimum.constraint_values], 6)
-        state, history = planner.start(jax.random.fold_in(self.key, PLANNING)[None], tolerances=tolerances), []
-        self.run.cut_metrics(0)
-        while int(state.learners.epoch[0]) < self.planning.epochs:
-            state, figures = planner.advance(state)
-            self.run.append_metrics(figures)
+        state, history = planner.start(setting.key(PLANNING)[None], tolerances=tolerances), []
+        setting.run.cut_metrics(0)
+        for state, figures in planner.run(state):  # noqa: B007, B020 (each state follows from the one before)
+            setting.run.append_metrics(figures)
             history += figures
-            self.show("planning", {"epoch": figures[0]["epoch"], "epochs": self.planning.epochs})
+            setting.show("planning", None)
         return planner.finish(state, history)[0].policy
 
-    def _ask(self, places: np.ndarray) -> None:
-        """Put pairs into the store as trajectories of one step; a rule answers at once."""
-        questions = jax.tree.map(lambda leaf: leaf[places], self.pairs)
-        ids = self.store.add(questions, policy="pair", round=len(self.rounds), seed=self.seed).ids.tolist()
-        self.ids |= dict(zip(places.tolist(), ids, strict=True))
-        category_of = resolve(self.store.log(), "newest")
-        new = [place for place in places.tolist() if self.ids[place] not in category_of]
-        if new and self.rule is not None:
-            given = np.asarray(self.rule.label(jax.tree.map(lambda leaf: leaf[np.array(new)], self.pairs)))
-            self.store.label([self.ids[place] for place in new], given, annotator=self.rule.name)
-            category_of = resolve(self.store.log(), "newest")
-        missing = [i for i in ids if i not in category_of]
-        if missing:
-            raise LabelsNeeded(missing)
-        self.category[places] = [category_of[i] for i in ids]
+    def _question(self, places: np.ndarray) -> Question:
+        """Pairs as trajectories of one step."""
+        return Question("pair", jax.tree.map(lambda leaf: leaf[places], self.pairs))
 
-    def _remember(self) -> None:
-        """What was asked before, from the store."""
-        ids, known, categories = self.store.labelled()
-        pairs = np.flatnonzero(np.asarray(known.length) == 1) if len(ids) else np.zeros(0, int)
-        if len(pairs):
-            actions = self.model.spec.action.size
-            place = np.asarray(self.model.indices(known.states[pairs, 0])) * actions
-            place = place + np.asarray(self.model.action_indices(known.actions[pairs, 0]))
-            self.category[place] = categories[pairs]
-            self.ids = dict(zip(place.tolist(), ids[pairs].tolist(), strict=True))
-
-    def _note(self, optimum: Optimum, unknown: int) -> None:
-        note = {
-            "round": len(self.rounds),
-            "labels": len(self.ids),
-            "asked": unknown,
-            "return": optimum.value,
-            "predicted": None,
-            "labelled": None,
-            "seconds": None,
-        }
-        self.rounds.append(note)
-        self.show("pairs", note)
+    def _categories(self, evidence: Evidence) -> np.ndarray:
+        """The label of each pair; -1 where there is none."""
+        category = np.full(self.model.finite.reward.size, -1)
+        if evidence.state.asked:
+            known, labels = evidence.labelled
+            place = np.asarray(self.model.indices(known.states[:, 0])) * self.model.spec.action.size
+            category[place + np.asarray(self.model.action_indices(known.actions[:, 0]))] = labels
+        return category
 
 
 def pair_fit() -> Any:

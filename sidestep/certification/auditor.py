@@ -10,15 +10,13 @@ import jax
 from sidestep.certification.bounds import CERTIFYING, judge, require_certifiable
 from sidestep.certification.evaluation import certification_key, evaluate, fresh_return
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Audit, Figures, Verdict
+from sidestep.certification.records import Audit, Figures, Method, Verdict
 from sidestep.certification.sequential import WITHOUT_COST, people_audit
 from sidestep.constraints import Constraint
 from sidestep.errors import InputError, LabelsNeeded
-from sidestep.labels.rules import Rule
+from sidestep.labels.experts import Expert
 from sidestep.labels.store import Store
 from sidestep.model import Model, Policy
-
-PEOPLE = "people"
 
 
 def policy_hash(file: Path) -> str:
@@ -28,24 +26,28 @@ def policy_hash(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Auditor:
-    """Audits by a rule, on a fixed number of rollouts; or by people, until it is decided."""
+    """Audits on a fixed number of rollouts where labels cost nothing; else sequential ones, until it is decided."""
 
     ledger: Ledger
     model: Model
     constraints: tuple[Constraint, ...]
-    rule: Rule | None  # None: people label
-    store: Store | None = None  # where they do
+    expert: Expert
+    store: Store | None = None  # of sequential audits
+
+    @property
+    def method(self) -> Method:
+        return "sequential" if self.expert.label is None else "fixed"
 
     def require_certifiable(self, most: int, promised: float, first: int, last: int | None = None) -> None:
-        share = CERTIFYING if self.rule else WITHOUT_COST
+        share = CERTIFYING if self.method == "fixed" else WITHOUT_COST
         require_certifiable(self.constraints, most, promised, share, first, last)
 
     def begin(self, policy: str, *, seed: int, most: int, promised: float, candidate: int | None = None) -> Audit:
         """Enter the run's next audit into the ledger."""
         audit = Audit(
             number=self.ledger.next_number,
-            method="fixed" if self.rule else "sequential",
-            labelled_by=self.rule.name if self.rule else PEOPLE,
+            method=self.method,
+            labelled_by=self.expert.name,
             policy=policy,
             seed=seed,
             most=most,
@@ -63,26 +65,25 @@ class Auditor:
 
     def _decided(self, audit: Audit, policy: Policy) -> Audit:
         reason = not_enforced(self.model)
-        if reason and self.rule is None:
+        if reason and audit.method == "sequential":
             return replace(audit, status="refused", constraints=self._unknown(), reason=reason)
         try:
             self.require_certifiable(audit.most, audit.promised, audit.number)
         except InputError as error:
             return replace(audit, status="refused", constraints=self._unknown(), reason=str(error))
-        decided = self._by_rule(audit, policy) if self.rule else self._by_people(audit, policy)
+        decided = self._fixed(audit, policy) if audit.method == "fixed" else self._sequential(audit, policy)
         if not reason:
             return decided
         verdicts = tuple(replace(verdict, certified=False) for verdict in decided.constraints)
         return replace(decided, status="refused", constraints=verdicts, reason=reason)
 
-    def _by_rule(self, audit: Audit, policy: Policy) -> Audit:
-        assert self.rule is not None
+    def _fixed(self, audit: Audit, policy: Policy) -> Audit:
         key = jax.random.fold_in(certification_key(audit.seed), audit.number)
-        figures, counts = evaluate(self.model, policy, self.rule, key, audit.most)
+        figures, counts = evaluate(self.model, policy, self.expert, key, audit.most)
         verdicts = judge(self.constraints, counts, audit.confidence)
         return _closed(audit, verdicts, figures, audit.most, audit.most)
 
-    def _by_people(self, audit: Audit, policy: Policy) -> Audit:
+    def _sequential(self, audit: Audit, policy: Policy) -> Audit:
         assert self.store is not None
         key, number = certification_key(audit.seed), audit.number
         state = people_audit(

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sidestep.certification.records import Figures, Penalty, Return
-from sidestep.labels.rules import Rule
+from sidestep.labels.experts import Expert
 from sidestep.model import Model, Policy, Trajectory, require_finite, rollout
 
 CERTIFICATION = 0x5AFE  # folded into a seed's key: trajectories of certification never meet those of training
@@ -20,20 +20,21 @@ def certification_key(seed: int) -> PRNGKeyArray:
 
 
 def evaluate(
-    model: Model, policy: Policy, rule: Rule, key: PRNGKeyArray, rollouts: int = ROLLOUTS
+    model: Model, policy: Policy, expert: Expert, key: PRNGKeyArray, rollouts: int = ROLLOUTS
 ) -> tuple[Figures, list[int]]:
-    """Figures of fresh rollouts that the rule labels, and how many fell into each category."""
-    returns, penalties, counts = [], [], np.zeros(len(rule.scale.categories), int)
+    """Figures of fresh rollouts that the expert labels at once, and how many fell into each category."""
+    assert expert.label is not None
+    returns, penalties, counts = [], [], np.zeros(len(expert.scale.categories), int)
     for trajectory in _fresh(model, policy, key, rollouts):
         returns.append(_both_returns(trajectory, model))
-        counts += np.bincount(np.asarray(rule.label(trajectory)), minlength=len(counts))
-        if rule.penalties:
-            penalties.append(np.asarray(rule.penalty(trajectory)))
+        counts += np.bincount(np.asarray(expert.label(trajectory)), minlength=len(counts))
+        if expert.penalty is not None:
+            penalties.append(np.asarray(expert.penalty(trajectory)))
     penalty = None
     if penalties:
         together = np.concatenate(penalties)
         penalty = Penalty(float(together.mean()), float(together.std()))
-    shares = {name: int(n) / rollouts for name, n in zip(rule.scale.categories, counts, strict=True)}
+    shares = {name: int(n) / rollouts for name, n in zip(expert.scale.categories, counts, strict=True)}
     return Figures(_return(returns), shares, penalty), counts.tolist()
 
 

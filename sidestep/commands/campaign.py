@@ -6,20 +6,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from sidestep.campaign.campaign import Campaign
 from sidestep.campaign.config import CampaignConfig
-from sidestep.campaign.pairs import PairsCampaign
-from sidestep.campaign.trajectories import Campaign
+from sidestep.campaign.records import Round
+from sidestep.campaign.setting import Setting
 from sidestep.certification.auditor import Auditor
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Result, result_to_json
-from sidestep.commands.certify import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, expert_of, print_certificate
+from sidestep.commands.certify import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, print_certificate
 from sidestep.commands.console import progress_bar, say, say_json
 from sidestep.commands.people import run_store, tell_notes, tell_people
 from sidestep.commands.plan import stoppable
 from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import LabelsNeeded
-from sidestep.labels.rules import Rule
-from sidestep.model import Model
+from sidestep.errors import InputError, LabelsNeeded
+from sidestep.labels.experts import expert_of
 from sidestep.models import checked_model, load_model
 from sidestep.planning.config import PlanConfig, preset_for
 from sidestep.runs import LABELS, Run
@@ -32,6 +32,7 @@ def begin(
     model: str,
     constraint: tuple[str, ...],
     rule: str | None,
+    people: bool,
     method: str,
     categories: str | None,
     changes: dict[str, Any],
@@ -43,12 +44,14 @@ def begin(
 ) -> int:
     """Check everything, open the run's folder, go."""
     mdp = checked_model(model)
-    expert = expert_of(rule, mdp)
-    scale = expert.scale if expert else (Scale.parse(categories) if categories else Scale())
-    constraint = constraint or (expert.usual if expert and expert.usual else f"{scale.categories[0]}>={DEFAULT_BOUND}",)
+    expert = expert_of(rule, people, mdp, Scale.parse(categories) if categories else None)
+    scale = expert.scale
+    if categories and expert.label is not None:
+        raise InputError(f"the rule '{expert.name}' has a scale of its own, {scale}", place="--categories")
+    constraint = constraint or (expert.default_constraint or f"{scale.categories[0]}>={DEFAULT_BOUND}",)
     config = CampaignConfig(**changes)
     auditor = Auditor(Ledger(Run(out)), mdp, parse_constraints(constraint, scale), expert)
-    audits = 1 if _labels_pairs(mdp, expert) else config.audits
+    audits = 1 if expert.labels_steps else config.audits
     auditor.require_certifiable(config.rollouts, config.confidence, first=1, last=audits)
     tell_notes(mdp.spec, quiet or as_json)
     plan_config = replace(preset_for(mdp, method), **planning)
@@ -58,6 +61,7 @@ def begin(
             "kind": "campaign",
             "model": model,
             "rule": rule,
+            "people": people,
             "constraints": list(constraint),
             "categories": list(scale.categories),
             "method": method,
@@ -78,33 +82,22 @@ def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     asked = run.config
     files = run.files(trust)
     model = load_model(asked["model"], files=files)
-    rule = expert_of(asked["rule"], model, files)
     scale = Scale(tuple(asked["categories"]))
+    expert = expert_of(asked["rule"], asked["people"], model, scale, files)
     constraints = parse_constraints(asked["constraints"], scale)
     config, planning = run.settings(CampaignConfig, "settings"), run.settings(PlanConfig, "planning")
     with run_store(run, model.spec, scale) as store, stoppable(run), _bar(config, quiet or as_json) as show:
-        parts = (asked["seed"], asked["model"], show)
-        campaign: Campaign | PairsCampaign
-        if _labels_pairs(model, rule):
-            network = planning if asked["method"] == "gradient" else None
-            campaign = PairsCampaign(run, model, rule, constraints, store, config, network, *parts)
-        else:
-            campaign = Campaign(run, model, rule, constraints, store, config, planning, *parts)
+        about = (asked["method"], asked["seed"], asked["model"], show)
+        setting = Setting(run, model, expert, constraints, store, config, planning, *about)
         try:
-            result = campaign.go_on()
+            result = Campaign(setting).run()
         except LabelsNeeded as needed:
             _ask(needed.ids, run, as_json)
             return LABELS_NEEDED
-    result = replace(result, method=asked["method"])
     run.write_json("result.json", result_to_json(result))
-    keep_scenes(run.path, model, rule)
+    keep_scenes(run.path, model, expert)
     _tell(run, result, as_json)
     return CERTIFIED if result.certified else NOT_CERTIFIED
-
-
-def _labels_pairs(model: Model, rule: Rule | None) -> bool:
-    """Whether single steps are labelled, and not trajectories."""
-    return hasattr(model, "finite") and rule is not None and rule.markovian
 
 
 def _tell(run: Run, result: Result, as_json: bool) -> None:
@@ -142,19 +135,17 @@ def _bar(config: CampaignConfig, quiet: bool) -> Iterator[Any]:
     """A progress bar over the rounds, and a line a finished round."""
     with progress_bar("round", config.rounds + 1, quiet) as bar:
 
-        def show(stage: str, figures: dict[str, Any]) -> None:
+        def show(stage: str, record: Any) -> None:
             bar.update(words=stage)
-            if stage == "pairs":
-                bar.say(
-                    f"{figures['labels']} labels: return {figures['return']:.5g}, {figures['asked']} new pairs on it"
-                )
-            if stage == "round":
-                bar.update(completed=figures["round"] + 1)
-                bar.say(_line(figures))
+            if isinstance(record, Round):
+                bar.update(completed=record.round + 1)
+                bar.say(_line(record))
 
         yield show
 
 
-def _line(note: dict[str, Any]) -> str:
-    rungs = "  ".join(f"{rung['return']:.6g} at cost {max(rung['costs']):.3f}" for rung in note["rungs"])
-    return f"round {note['round']}: {note['labels']} labels, safety model {note['accuracy']:.1%} right; {rungs}"
+def _line(done: Round) -> str:
+    if not done.slots:
+        return f"{done.labels} labels: return {done.mean_return:.5g}, {done.asked} of them new"
+    policies = "  ".join(f"{slot.mean_return:.6g} at cost {max(slot.costs):.3f}" for slot in done.slots)
+    return f"round {done.round}: {done.labels} labels, safety model {done.accuracy:.1%} right; {policies}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from sidestep.answers import Answer
 from sidestep.campaign.config import MOST
-from sidestep.certification.auditor import PEOPLE, Auditor, not_enforced, policy_hash
+from sidestep.certification.auditor import Auditor, not_enforced, policy_hash
 from sidestep.certification.evaluation import ROLLOUTS
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, audited_result, result_from_json, result_to_json
@@ -17,11 +17,9 @@ from sidestep.commands.people import run_store, tell_people
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.core.records import to_json
 from sidestep.errors import InputError, LabelsNeeded
-from sidestep.labels.rules import Rule, load_rule
+from sidestep.labels.experts import Expert, expert_of
 from sidestep.labels.store import Store
-from sidestep.model import Model
 from sidestep.runs import LABELS, Run
-from sidestep.trust import GIVEN, Files
 
 CERTIFIED, NOT_CERTIFIED, LABELS_NEEDED = 0, 1, 3  # exit statuses; 2 is bad input
 CONFIDENCE = 0.95
@@ -47,20 +45,22 @@ def certify(
     if confidence is not None and not 0.5 <= confidence < 1:
         raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
     answer = Answer(folder, trust)
-    rule = None if people else expert_of(answer.config["rule"], answer.model, answer.files)
-    constraints = parse_constraints(answer.config["constraints"], Scale(answer.categories))
+    config, scale = answer.config, Scale(answer.categories)
+    by_people = people or config["people"]
+    expert = expert_of(None if by_people else config["rule"], by_people, answer.model, scale, answer.files)
+    constraints = parse_constraints(config["constraints"], scale)
     if not constraints:
         raise InputError("this run has no constraint to certify", place=str(folder))
     policy = answer.policy_of(answer.model)
     file = policy_hash(answer.run.path / "policy.safetensors")
     ledger = Ledger(answer.run)
-    with _store_for(rule, answer) as store:
-        auditor = Auditor(ledger, answer.model, constraints, rule, store)
+    with _store_for(expert, answer) as store:
+        auditor = Auditor(ledger, answer.model, constraints, expert, store)
         audit = _begun(auditor, file, rollouts, confidence, seed)
         if audit is None:
             most, promised = rollouts or ROLLOUTS, confidence or CONFIDENCE
             reason = not_enforced(answer.model)
-            if reason and rule is None:
+            if reason and expert.label is None:
                 raise InputError(f"nothing can be certified here: {reason}", place=str(folder))
             auditor.require_certifiable(most, promised, ledger.next_number)
             seed = answer.config["seed"] if seed is None else seed
@@ -80,9 +80,9 @@ def certify(
     return CERTIFIED if audit.certified else NOT_CERTIFIED
 
 
-def _store_for(rule: Rule | None, answer: Answer) -> contextlib.AbstractContextManager[Store | None]:
-    """The run's label store where people label."""
-    if rule is not None:
+def _store_for(expert: Expert, answer: Answer) -> contextlib.AbstractContextManager[Store | None]:
+    """The run's label store where labels are dear."""
+    if expert.label is not None:
         return contextlib.nullcontext()
     return run_store(answer.run, answer.model.spec, Scale(answer.categories))
 
@@ -95,8 +95,7 @@ def _begun(
     if audit is None:
         return None
     asked = ((rollouts, audit.most), (confidence, audit.promised), (seed, audit.seed))
-    labelled_by = auditor.rule.name if auditor.rule else PEOPLE
-    same = audit.labelled_by == labelled_by and audit.policy == policy and audit.candidate is None
+    same = audit.labelled_by == auditor.expert.name and audit.policy == policy and audit.candidate is None
     if same and all(given is None or given == begun for given, begun in asked):
         return audit
     auditor.ledger.update(replace(audit, status="abandoned"))
@@ -162,8 +161,3 @@ def tell_audits(audits: tuple[Audit, ...]) -> None:
 
 def _interval(ends: tuple[float, ...]) -> str:
     return f"{ends[0]:.6g} to {ends[1]:.6g}"
-
-
-def expert_of(rule: str | None, model: Model, files: Files = GIVEN) -> Rule | None:
-    """The rule that plays the expert; a user's model without one is planned for, and not certified."""
-    return load_rule(rule, model, files) if rule or model.spec.family else None

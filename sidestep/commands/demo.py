@@ -26,4 +26,4 @@ def demo(out: Path, seed: int, quiet: bool) -> int:
     while folder.exists() and any(folder.iterdir()):
         number += 1
         folder = out.with_name(f"{out.name}-{number}")
-    return begin("navigation", ("none>=0.95",), None, "default", None, SHORTER, {}, seed, folder, quiet, False)
+    return begin("navigation", ("none>=0.95",), None, False, "default", None, SHORTER, {}, seed, folder, quiet, False)

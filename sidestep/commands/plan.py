@@ -16,13 +16,13 @@ from sidestep.certification.auditor import Auditor, audit_until_certified
 from sidestep.certification.evaluation import ROLLOUTS, certification_key, evaluate
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Evaluation, Result, audited_result, result_to_json
-from sidestep.commands.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, expert_of, print_certificate
+from sidestep.commands.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, print_certificate
 from sidestep.commands.console import progress_bar, say, say_json
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.files import atomic_write, read_bytes
-from sidestep.labels.rules import Rule
+from sidestep.labels.experts import Expert, expert_of
 from sidestep.model import Model
 from sidestep.models import checked_model, load_model
 from sidestep.planning.config import PlanConfig, preset_for
@@ -40,6 +40,7 @@ def plan_once(
     safety: Path | None,
     constraint: tuple[str, ...],
     rule: str | None,
+    people: bool,
     method: str,
     changes: dict[str, Any],
     seed: int,
@@ -50,7 +51,7 @@ def plan_once(
 ) -> int:
     """Check everything, open the run's folder, train, certify."""
     mdp = checked_model(model)
-    expert = expert_of(rule, mdp)
+    expert = expert_of(rule, people, mdp)
     learned = load_safety(safety) if safety else None
     config = replace(preset_for(mdp, method, summed=learned is None or learned.summed), **changes)
     if config.constraint_gradient == "none" and (safety or constraint):
@@ -59,14 +60,14 @@ def plan_once(
         )
     if bool(safety) != bool(constraint):
         raise InputError("a safety model and constraints go together; give both", place="--safety, --constraint")
-    scale = expert.scale if expert else Scale()
+    scale = expert.scale
     if safety is not None:
         scale = Scale(tuple(safety_header(safety)["categories"]))
-        if expert is not None and expert.scale != scale:
+        if expert.label is not None and expert.scale != scale:
             raise InputError(f"its categories are {scale}, and the rule's {expert.scale}", place=str(safety))
     constraints = parse_constraints(constraint, scale)
     Planner(mdp, learned, constraints, config)
-    if expert is not None:
+    if expert.label is not None:
         Auditor(Ledger(Run(out)), mdp, constraints, expert).require_certifiable(ROLLOUTS, CONFIDENCE, 1)
     tell_notes(mdp.spec, quiet or as_json)
     run = Run.create(
@@ -75,6 +76,7 @@ def plan_once(
             "kind": "plan",
             "model": model,
             "rule": rule,
+            "people": people,
             "constraints": list(constraint),
             "categories": list(scale.categories),
             "method": method,
@@ -94,11 +96,12 @@ def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     begun = time.perf_counter()
     files = run.files(trust)
     model = load_model(asked["model"], files=files)
-    expert = expert_of(asked["rule"], model, files)
+    scale = Scale(tuple(asked["categories"]))
+    expert = expert_of(asked["rule"], asked["people"], model, scale, files)
     safety = load_safety(run.path / "safety.safetensors") if run.has("safety.safetensors") else None
-    constraints = parse_constraints(asked["constraints"], Scale(tuple(asked["categories"])))
+    constraints = parse_constraints(asked["constraints"], scale)
     config = run.settings(PlanConfig, "settings")
-    planner = Planner(model, safety, constraints, config, expert.label if expert else None)
+    planner = Planner(model, safety, constraints, config, expert.label)
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), TRAINING))(
         asked["seed"] + np.arange(asked["seeds"])
     )
@@ -134,7 +137,7 @@ def finish(
     plan: Plan,
     asked: dict[str, Any],
     model: Model,
-    expert: Rule | None,
+    expert: Expert,
     constraints: tuple[Constraint, ...],
     seconds: float,
 ) -> Result:
@@ -159,7 +162,7 @@ def finish(
         "method": asked["method"],
         "diagnosis": plan.diagnosis,
     }
-    if expert is None:
+    if expert.label is None:
         result = _unaudited(about)
     else:
         ledger = Ledger(target)

@@ -9,7 +9,7 @@ import numpy as np
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.constraints import Constraint, Scale, parse_constraints
-from sidestep.labels.rules import Rule, load_rule
+from sidestep.labels.experts import Expert, expert_of
 from sidestep.labels.store import Source, Store
 from sidestep.model import Model, Policy, Trajectory
 from sidestep.models import load_model
@@ -94,13 +94,9 @@ class Folder:
         return self.kept.model if self.kept else self.model
 
     @cached_property
-    def rule(self) -> Rule | None:
-        """The rule that plays the expert; None where people label or nobody does."""
-        reference = self.config.get("rule")
-        if not reference and not self.model.spec.family:
-            return None
-        rule = load_rule(reference, self.model, self.files)
-        return rule if rule.scale.categories == self.categories else None
+    def expert(self) -> Expert:
+        """Who labels."""
+        return expert_of(self.config["rule"], self.config["people"], self.model, Scale(self.categories), self.files)
 
     @cached_property
     def safety(self) -> Any:

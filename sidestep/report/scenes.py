@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from sidestep.certification.evaluation import BATCH
-from sidestep.labels.rules import Rule
+from sidestep.labels.experts import Expert
 from sidestep.model import Model, Trajectory, rollout
 from sidestep.report import figures
 from sidestep.report.drawings import LINES, draw_blame, draw_view, same_frame, views
@@ -20,15 +20,15 @@ DRAWING = 0xD4A3  # folded into a seed's key: the trajectories drawn are those o
 BY_RULE = "by the rule"
 
 
-def keep_scenes(path: Path, model: Model, rule: Rule | None) -> None:
+def keep_scenes(path: Path, model: Model, expert: Expert) -> None:
     """Keep in the folder of a finished run what its pictures are drawn from (see `kept`)."""
     folder = Folder(path)
-    folder.model, folder.rule = model, rule
+    folder.model, folder.expert = model, expert
     found = _fresh_scenes(folder)
     drawn = [
         scene._replace(trajectory=scene.trajectory[:LINES], categories=scene.categories[:LINES]) for scene in found
     ]
-    write_kept(folder.run, model, rule.name if rule else "", drawn, _worst(folder, found))
+    write_kept(folder.run, model, expert.name if expert.label else "", drawn, _worst(folder, found))
 
 
 def scenes(folder: Folder) -> list[Scene]:
@@ -53,8 +53,8 @@ def _fresh_scenes(folder: Folder) -> list[Scene]:
 
 
 def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
-    if folder.rule is not None:
-        return np.asarray(folder.rule.label(trajectory)), BY_RULE
+    if folder.expert.label is not None:
+        return np.asarray(folder.expert.label(trajectory)), BY_RULE
     if folder.safety is not None:
         from sidestep.safety.base import predict
 

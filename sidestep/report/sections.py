@@ -44,7 +44,7 @@ def _expert(folder: Folder) -> str:
         name = folder.kept.rule
     elif not name:
         try:
-            name = folder.rule.name if folder.rule else ""
+            name = folder.expert.name if folder.expert.label else ""
         except InputError:
             return "nobody that is known"
     if name:

@@ -10,6 +10,7 @@ from sidestep.certification.evaluation import evaluate
 from sidestep.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.finite.tabular import TabularPolicy
+from sidestep.labels.experts import RuleExpert
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.planning.plan import Planner
@@ -125,7 +126,7 @@ def plan_grid(settings: Settings, jobs: Jobs) -> Settings:
 def judge_shares(model: Any, policy: Any, settings: Settings) -> Settings:
     """Shares of the categories that the rule `judge` gives to whole trajectories, on fresh rollouts."""
     rule, rollouts = load_rule(settings["judge"], model), settings["rollouts"]
-    figures, _ = evaluate(model, policy, rule, stream(settings["seed"], JUDGING), rollouts)
+    figures, _ = evaluate(model, policy, RuleExpert(rule), stream(settings["seed"], JUDGING), rollouts)
     return {"shares": figures.side_effects, "rollouts": rollouts}
 
 

@@ -1,4 +1,4 @@
-"""What a round asks: plain rollouts of every rung's policy, and others around them that teach the most."""
+"""What a round asks: plain rollouts of every policy of the bank, and others around them that teach the most."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from sidestep.campaign.ladder import RUNGS
-from sidestep.campaign.rungs import Rungs
+from sidestep.campaign.bank import PolicyBank
+from sidestep.campaign.schedule import SLOTS
 from sidestep.compiling import run_once
 from sidestep.labels.collect import explore, explorers
 from sidestep.labels.select import How, choose, spread
 from sidestep.model import Model, Trajectory, require_finite, rollout
 from sidestep.planning.diversity import elites
 
-PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the rungs' policies
-POOL = 150  # trajectories a rung among which the others are chosen
+PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the policies
+POOL = 150  # trajectories per policy among which the others are chosen
 EXPLORERS = 8  # explorers among which each of the first questions is chosen
 FEWEST_EXPLORERS = 1000  # from whose actions the elites are bred
 NOISE = (0.3, 0.15)  # deviation of the pool's actions, in the first and the last round
@@ -33,17 +33,24 @@ def first_questions(model: Model, how: How, count: int, key: jax.Array) -> list[
 
 
 def round_questions(
-    model: Model, how: How, rungs: Rungs, safety: Any, known: Trajectory, count: int, progress: float, key: jax.Array
+    model: Model,
+    how: How,
+    bank: PolicyBank,
+    safety: Any,
+    known: Trajectory,
+    count: int,
+    progress: float,
+    key: jax.Array,
 ) -> tuple[list[Trajectory], Trajectory]:
-    """(plain rollouts of each rung's policy, others around them); `known` are the labelled trajectories."""
-    plain = max(round(count * PLAIN_SHARE / RUNGS), 1)
+    """(plain rollouts of each policy of the bank, others around them); `known` are the labelled trajectories."""
+    plain = max(round(count * PLAIN_SHARE / SLOTS), 1)
     plain_key, pool_key, choose_key = jax.random.split(key, 3)
     noise = NOISE[0] * (NOISE[1] / NOISE[0]) ** progress
-    means = plain_rollouts(model, rungs.policies, plain, plain_key)
-    pool = _stacked_rollouts(model, rungs.noisy(noise), POOL, pool_key)
+    means = plain_rollouts(model, bank.policies, plain, plain_key)
+    pool = _stacked_rollouts(model, bank.noisy(noise), POOL, pool_key)
     pool = require_finite(model.spec, _flat(pool))
-    others = pool[choose(how, safety, pool, known, max(count - plain * RUNGS, 0), choose_key)]
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], means) for i in range(RUNGS)], others
+    others = pool[choose(how, safety, pool, known, max(count - plain * SLOTS, 0), choose_key)]
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], means) for i in range(SLOTS)], others
 
 
 def plain_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:

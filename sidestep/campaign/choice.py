@@ -1,9 +1,10 @@
 """Which policy to trust: labels of its own rollouts and the calibrated safety model, weighed against each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+
+from sidestep.campaign.records import Candidate
 
 TRUST = 40.0  # labels that a prediction is worth
 AUDITED_TRUST = 0.2  # further labels that it is worth for every rollout of an audit that it was compared with
@@ -12,28 +13,12 @@ LARGEST_GAP = 2.5
 REACH = 2.0  # how far above the aims a belief may be that more labels could still correct
 
 
-@dataclass
-class Candidate:
-    """The policy of one rung, after a round or at a test of the last planning."""
-
-    file: str  # in the run's folder
-    predicted_return: float = 0.0  # on rollouts that need no label
-    predicted_costs: list[float] = field(default_factory=list)
-    labels: int = 0  # of plain rollouts of this policy
-    costly: list[float] = field(default_factory=list)  # how many of them count for each constraint
-    deviation: float = 0.0  # of the return from rollout to rollout
-
-    def believed_costs(self, optimism: float, audited: int = 0) -> np.ndarray:
-        """Mean of a beta belief: the prediction, made less rosy, counts as TRUST labels, and as more of them once
-        `audited` rollouts have shown how rosy it is: then a few lucky labels must not outweigh it."""
-        predicted = np.minimum(np.array(self.predicted_costs) * optimism, 1.0)
-        trust = TRUST + AUDITED_TRUST * audited
-        return (np.array(self.costly) + trust * predicted) / (self.labels + trust)
-
-    def add(self, costs: np.ndarray) -> None:
-        """Labels of plain rollouts, as (label, constraint) costs of 0 or 1."""
-        self.labels += len(costs)
-        self.costly = (np.array(self.costly) + costs.sum(axis=0)).tolist()
+def believed_costs(candidate: Candidate, optimism: float, audited: int = 0) -> np.ndarray:
+    """Mean of a beta belief: the prediction, corrected for optimism, counts as TRUST labels, and as more of them once
+    `audited` rollouts have shown how optimistic predictions are: then a few lucky labels must not outweigh it."""
+    predicted = np.minimum(np.array(candidate.predicted_costs) * optimism, 1.0)
+    trust = TRUST + AUDITED_TRUST * audited
+    return (np.array(candidate.costly) + trust * predicted) / (candidate.labels + trust)
 
 
 def optimism(gaps: Sequence[tuple[float, float]]) -> float:
@@ -76,4 +61,4 @@ def challenger(candidates: Sequence[Candidate], aims: np.ndarray, gap: float, ch
 
 
 def _excess(candidate: Candidate, aims: np.ndarray, gap: float, audited: int = 0) -> float:
-    return float(np.max(candidate.believed_costs(gap, audited) / aims))
+    return float(np.max(believed_costs(candidate, gap, audited) / aims))

@@ -1,10 +1,10 @@
-"""The ladder: several policies planned side by side, each at a tolerance of its own.
+"""The tolerances of a bank of policies, which are planned in parallel, from round to round.
 
-Where the safety model has seen nothing it is wrong, and a planner that holds the tolerance from the first round on may
-never look behind a wall that is not there. So the rungs begin wide, from the tolerance up to "anything goes": their
-policies earn more than is allowed, and labels of their trajectories show where it is allowed after all. From round to
-round the rungs close in on what an audit will certify, and in the end they offer a choice between a little more reward
-and a little more safety.
+Where the safety model has seen nothing it is wrong, and a planner that keeps to the tolerance from the first round on
+may never look behind a wall that is not there. So the tolerances begin wide, from the user's own up to "anything goes":
+such policies earn more than is allowed, and labels of their trajectories show where it is allowed after all. From round
+to round the tolerances close in on what an audit will certify, and in the end they offer a choice between a little more
+reward and a little more safety.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from sidestep.certification.bounds import CERTIFYING
 from sidestep.certification.records import split_confidence
 from sidestep.constraints import Constraint
 
-WIDE = (1.0, 0.6, 0.25, 0.0)  # first rungs: d to this power, from the tolerance itself to 1
-NARROW = (0.4, 0.6, 0.8, 0.95)  # last rungs: shares of the certifiable cost
-RUNGS = len(WIDE)
-CLOSING = 0.5  # share of the rounds in which the ladder closes
+WIDE = (1.0, 0.6, 0.25, 0.0)  # of the first round: d to this power, from the tolerance itself to 1
+NARROW = (0.4, 0.6, 0.8, 0.95)  # of the last rounds: shares of the certifiable cost
+SLOTS = len(WIDE)  # policies of a bank
+CLOSING = 0.5  # share of the rounds in which the tolerances close in
 NEVER = 0.01  # what a tolerance of zero is taken as
 PASSING = 0.9  # chance with which an audit of a policy at the certifiable cost should pass
 
@@ -46,10 +46,10 @@ def certifiable_costs(
     return np.array([certifiable(constraint, rollouts, level) for constraint in constraints])
 
 
-def rungs(
+def tolerance_schedule(
     constraints: Sequence[Constraint], aims: Float[np.ndarray, " constraint"], progress: float, optimism: float
-) -> Float[np.ndarray, "rung constraint"]:
-    """Tolerances of the rungs when `progress` (0 to 1) of the rounds is over.
+) -> Float[np.ndarray, "slot constraint"]:
+    """Tolerances of the bank when `progress` (0 to 1) of the rounds is over.
 
     `aims` are the certifiable costs; `optimism` is by how much true costs exceed predicted ones.
     """
@@ -59,12 +59,12 @@ def rungs(
     return wide ** (1.0 - min(progress / CLOSING, 1.0)) * narrow ** min(progress / CLOSING, 1.0)
 
 
-def best_of(
+def select_starts(
     returns: Float[np.ndarray, " policy"],
     costs: Float[np.ndarray, "policy constraint"],
-    tolerances: Float[np.ndarray, "rung constraint"],
+    tolerances: Float[np.ndarray, "slot constraint"],
 ) -> np.ndarray:
-    """For every rung the policy to go on from: the highest return where planning can still mend the cost."""
+    """For every slot the policy to go on from: the highest return where planning can still mend the cost."""
     picks = []
     for tolerance in tolerances:
         excess = np.max(np.maximum(costs - mendable(tolerance)[None, :], 0.0), axis=1)

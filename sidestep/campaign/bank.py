@@ -1,0 +1,178 @@
+"""A bank of policies, each planned at a tolerance of its own, which goes on from round to round.
+
+`GradientBank` trains networks by gradients; `TableBank` (`table_bank.py`) solves a finite model exactly. A campaign
+sees no difference.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from sidestep.beside import picked
+from sidestep.campaign.config import POLISH_TEST, CampaignConfig
+from sidestep.campaign.schedule import SLOTS, select_starts
+from sidestep.constraints import Constraint
+from sidestep.model import Model
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.plan import Planner, PlannerState, Row, aimed
+from sidestep.policies import with_memory
+
+POLISH: dict[str, Any] = {
+    "observe": "memory",
+    "batch": 200,
+    "learning_rate_end": 0.02,
+    "noise_start": 0.05,
+    "test_batch": 1000,
+    "search_rounds": 0,
+}
+POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
+LAST_ROUNDS = 0.1  # share of the step size that is left in the last rounds, which still follow new labels
+POPULATION = 1000  # of the search in a round
+
+
+class PolicyBank(Protocol):
+    """What a campaign needs of a planner."""
+
+    state: Any  # a pytree: what a checkpoint holds
+    kind: str  # of safety model
+
+    @property
+    def policies(self) -> Any:
+        """A stack of policies, the strictest first."""
+        ...
+
+    def prepare(self) -> None:
+        """Compile in the background what will be needed."""
+        ...
+
+    def advance(
+        self, number: int, safety: Any, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
+    ) -> list[Row]:
+        """Plan round `number` against the refitted safety model; one row of figures per policy.
+
+        `lost`: the round before ended far above a tolerance.
+        """
+        ...
+
+    def polish(
+        self, safety: Any, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
+    ) -> Iterator[tuple[list[Row], Any]]:
+        """The last planning, against the final safety model: at every test, rows and the stack of policies."""
+        ...
+
+    def predict(self, policies: Any, safety: Any) -> list[Row]:
+        """Figures of a stack of earlier policies by this safety model."""
+        ...
+
+    def noisy(self, noise: float) -> Any:
+        """The stack of policies with so much noise on their actions."""
+        ...
+
+
+class GradientBank:
+    """One learner per slot, trained in parallel."""
+
+    kind = "hazard"
+
+    def __init__(
+        self,
+        model: Model,
+        constraints: tuple[Constraint, ...],
+        planning: PlanConfig,
+        campaign: CampaignConfig,
+        safety: Any,
+        key: jax.Array,
+        label: Any,
+    ) -> None:
+        self.rounds, self.searching_rounds = campaign.rounds, campaign.searching_rounds
+        self.config = config = replace(
+            planning,
+            epochs=campaign.round_epochs * (campaign.rounds + 1),
+            test_every=campaign.round_epochs,
+            search_population=POPULATION,
+            learning_rate_end=max(planning.learning_rate_end, LAST_ROUNDS),
+        )
+        self.planner = Planner(model, safety, constraints, config, label, brief=True)
+        rate = POLISH_RATE * config.learning_rate
+        epochs = campaign.polish_epochs
+        last = replace(config, **POLISH, learning_rate=rate, epochs=epochs, test_every=POLISH_TEST)
+        self.polisher = Planner(model, safety, constraints, last, label)
+        self.keys = jax.random.split(key, SLOTS)
+        self.state: Any = self.planner.start(self.keys, search=False).learners
+
+    @property
+    def policies(self) -> Any:
+        return self.state.policy
+
+    def prepare(self) -> None:
+        start, safety = self.state, self.planner.problem.safety
+        self.planner.prepare(lambda: start)
+        self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
+
+    def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
+        self.planner.refitted(safety)
+        learners = self._select_starts(number, tolerances, lost)
+        state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
+        state, rows = self.planner.advance(state)
+        self.state = state.learners
+        return rows
+
+    def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
+        """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
+        only such the second time."""
+        self.planner.refitted(safety)
+        self.polisher.refitted(safety)
+        before = self._select_starts(self.rounds, tolerances, lost) if lost else self.state
+        learners = self._remembering(before, safety, tolerances)
+        state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
+        for state, rows in self.polisher.run(state):  # noqa: B020 (each state follows from the one before)
+            yield rows, state.learners.policy
+
+    def _remembering(self, before: Any, safety: Any, tolerances: np.ndarray) -> Any:
+        """The learners as the last planning begins with them."""
+        policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(before.policy)
+        first = jax.tree.map(lambda leaf: leaf[0], policies)
+        learners = self.polisher.start(self.keys, first, tolerances=tolerances).learners
+        multipliers = replace(learners.multipliers, value=before.multipliers.value)
+        return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
+
+    def predict(self, policies: Any, safety: Any) -> list[Row]:
+        self.planner.refitted(safety)
+        mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
+        return [
+            {
+                "mean_return": float(mean["return"][slot]),
+                "mean_return_deviation": float(mean["return_deviation"][slot]),
+                "mean_costs": mean["costs"][slot].tolist(),
+            }
+            for slot in range(SLOTS)
+        ]
+
+    def noisy(self, noise: float) -> Any:
+        return replace(self.policies, log_std=jnp.full_like(self.policies.log_std, jnp.log(noise)))
+
+    def _select_starts(self, number: int, tolerances: np.ndarray, lost: bool) -> Any:
+        """Each slot's learner goes on from the best policy for its tolerance, freshly searched or old.
+
+        Where a safety model sees nothing but harm its gradient leads nowhere, and a policy that got there stays: then
+        the search, which needs no gradient, is due again.
+        """
+        learners = [self.state] if number else []
+        if number < self.searching_rounds or lost:
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
+            fresh = self.planner.start(keys, tolerances=tolerances).learners
+            learners.append(replace(fresh, epoch=jnp.full_like(fresh.epoch, number * self.config.test_every)))
+        stacked = learners[0]
+        if number <= self.rounds // 2 or lost:
+            tests = [self.planner.test(group)["mean"] for group in learners]
+            returns = np.concatenate([np.asarray(test["return"]) for test in tests])
+            costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
+            picks = select_starts(returns, costs, tolerances)
+            stacked = picked(learners, picks)
+        return replace(aimed(stacked, tolerances, self.config), key=self.keys)

@@ -1,0 +1,121 @@
+"""What a campaign remembers from stage to stage, and what it tells of each round."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sidestep.core.records import from_json, to_json
+from sidestep.errors import InputError
+
+Stage = Literal["explore", "round", "polish", "verify", "certify"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trajectories of the store that were asked about together."""
+
+    ids: tuple[int, ...]
+    round: int
+    slot: int | None = None  # of the bank in that round, if they are plain rollouts of its policy
+    candidate: int | None = None  # likewise of a candidate
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy that may be the answer: from the bank of a round, or from a test of the last planning."""
+
+    file: str  # in the run's folder
+    predicted_return: float = 0.0  # on rollouts that need no label
+    predicted_costs: tuple[float, ...] = ()
+    deviation: float = 0.0  # of the return from rollout to rollout
+    round: int | None = None  # with `slot`: whose plain rollouts were labelled in that round
+    slot: int | None = None
+    labels: int = 0  # of plain rollouts of this policy
+    costly: tuple[float, ...] = ()  # how many of them count for each constraint
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One policy of the bank in a round: what it aims at, and what the safety model predicts of it."""
+
+    tolerance: tuple[float, ...]
+    mean_return: float
+    costs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round came to; figures that stand for the round are those of the bank's middle policy."""
+
+    round: int
+    labels: int
+    asked: int
+    mean_return: float
+    predicted: tuple[float, ...] | None = None  # frequency of each category
+    labelled: tuple[float, ...] | None = None  # the same among the labels of the policy's own rollouts
+    margin: float | None = None
+    optimism: float | None = None
+    slots: tuple[Slot, ...] = ()
+    accuracy: float | None = None
+    log_loss: float | None = None
+    ece: float | None = None
+    seconds: float | None = None
+    feasible: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of rounds.jsonl."""
+        return {("return" if name == "mean_return" else name): value for name, value in to_json(self).items()}
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a campaign stands. With the labels in the store, all else follows from it and from the seed."""
+
+    stage: Stage = "explore"
+    round: int = 0
+    asked: tuple[Group, ...] = ()
+    varied: bool = False  # whether the last fit knew enough of both sides of a constraint
+    candidates: tuple[Candidate, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    rows: int = 0  # of metrics.jsonl
+    seconds: float = 0.0
+
+    @property
+    def asked_ids(self) -> list[int]:
+        """Every trajectory that was asked about, once, in that order."""
+        return list(dict.fromkeys(i for group in self.asked for i in group.ids))
+
+    def with_group(self, ids: list[int], slot: int | None = None, candidate: int | None = None) -> "State":
+        return replace(self, asked=(*self.asked, Group(tuple(ids), self.round, slot, candidate)))
+
+
+def read_state(data: Any, constraints: int, place: str) -> State:
+    """The state in a checkpoint; refused where no campaign with so many constraints could have left it."""
+    if isinstance(data, dict) and "gaps" in data:
+        raise InputError("an earlier version began this campaign; finish it with that one, or begin anew", place=place)
+    state: State = from_json(State, data, place)
+    wrong = next((what for what, fine in _looks(state, constraints) if not fine), None)
+    if wrong:
+        raise InputError(f"this checkpoint is damaged: {wrong}; put the file back as it was", place=place)
+    return state
+
+
+def _looks(state: State, constraints: int) -> list[tuple[str, bool]]:
+    made, candidates = len(state.rounds), state.candidates
+    lists = [numbers for one in state.rounds for slot in one.slots for numbers in (slot.tolerance, slot.costs)]
+    lists += [candidate.predicted_costs for candidate in candidates]
+    return [
+        ("there is no such round", 0 <= state.round <= made <= state.round + 1),
+        ("rounds are not counted up", all(one.round == number for number, one in enumerate(state.rounds))),
+        ("there are other constraints", all(len(numbers) == constraints for numbers in lists)),
+        ("there is no candidate", bool(candidates) or state.stage not in ("verify", "certify")),
+        ("a file's name leads elsewhere", all(re.fullmatch(r"[\w-]+\.safetensors", c.file) for c in candidates)),
+        ("numbers are negative", state.rows >= 0 and state.seconds >= 0),
+        ("a question belongs to nothing", all(_belongs(group, state) for group in state.asked)),
+    ]
+
+
+def _belongs(group: Group, state: State) -> bool:
+    slots = state.rounds[group.round].slots if 0 <= group.round < len(state.rounds) else ()
+    known_slot = group.slot is None or 0 <= group.slot < len(slots)
+    return bool(group.ids) and known_slot and (group.candidate is None or 0 <= group.candidate < len(state.candidates))

@@ -1,0 +1,82 @@
+"""What a campaign is given, and what its strategies have in common."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from sidestep.answers import save_policy
+from sidestep.campaign.config import CampaignConfig
+from sidestep.campaign.evidence import Evidence
+from sidestep.campaign.records import Candidate, State
+from sidestep.constraints import Constraint
+from sidestep.labels.experts import Expert
+from sidestep.labels.store import Store
+from sidestep.model import Model, Trajectory
+from sidestep.planning.config import PlanConfig
+from sidestep.runs import Run
+
+CAMPAIGN = 0xCA49  # folded into a seed's key: its random numbers never meet those of certification
+
+Show = Callable[[str, Any], None]  # what is going on, in a word, and its record where there is one
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A campaign in one run's folder."""
+
+    run: Run
+    model: Model
+    expert: Expert
+    constraints: tuple[Constraint, ...]
+    store: Store
+    config: CampaignConfig
+    planning: PlanConfig
+    method: str
+    seed: int
+    reference: str  # MODEL, as the user wrote it
+    show: Show
+
+    def key(self, stream: int) -> jax.Array:
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), CAMPAIGN), stream)
+
+    def keep(self, file: str, policy: Any) -> Path:
+        """Write a policy into the run's folder."""
+        target = self.run.target(file)
+        save_policy(target, policy, self.reference)
+        return target
+
+
+class Question(NamedTuple):
+    """Trajectories to ask about, and whose plain rollouts they are, if anybody's."""
+
+    source: str
+    trajectories: Trajectory
+    slot: int | None = None
+
+
+class Strategy(Protocol):
+    """How a campaign learns, plans and asks: about whole trajectories, or about single steps."""
+
+    arrays: Any  # a pytree: what a checkpoint holds beside the state
+    verifies: bool  # whether costs of candidates are predicted, so that labels of their own are worth having
+
+    def prepare(self) -> None:
+        """Compile in the background what will be needed."""
+        ...
+
+    def explore(self) -> list[Question]:
+        """The first questions."""
+        ...
+
+    def advance(self, state: State, evidence: Evidence) -> tuple[State, list[Question]]:
+        """One round: learn from all labels, plan, and say what to ask; the stage says whether another round follows."""
+        ...
+
+    def polish(self, state: State, evidence: Evidence) -> State:
+        """The last planning: the state with all candidates."""
+        ...
+
+    def policy_of(self, candidate: Candidate) -> Any: ...

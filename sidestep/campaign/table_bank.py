@@ -1,0 +1,177 @@
+"""The bank of policies of a finite model: every slot is the optimum of a linear program."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from sidestep.campaign.schedule import SLOTS
+from sidestep.constraints import Constraint, cost_matrix
+from sidestep.errors import InputError
+from sidestep.finite.occupancy import Bound, occupancy_lp
+from sidestep.finite.tabular import TabularPolicy
+from sidestep.finite.values import value_iteration
+from sidestep.model import rollout
+from sidestep.planning.exact import all_pairs
+from sidestep.planning.plan import Row
+from sidestep.safety.ensemble import members_of
+
+TESTS = 500  # rollouts on which a policy is predicted
+SURE = 0.999  # the largest tolerance that still limits anything
+REACH = (1e-3, 10.0)  # where the factor f of a slot's limits is looked for
+HALVINGS = 8
+
+
+class TableBank:
+    """The exact optimum of a finite model at each slot's tolerance, by what the safety model says of every pair.
+
+    The share model says P(no cost) = exp(-sum_t c_t - (mean_t m_t)^gamma). With f = 1, either part of a policy with
+
+        E[sum_t c_t] <= f L   and   E[sum_t (m_t / (f L^(1 / gamma)) - 1)] <= 0
+
+    is within L in the mean, and both are linear in its occupancy. Single trajectories may be far from the mean, so that
+    alone promises nothing: f is searched for.
+    """
+
+    kind = "share"
+
+    def __init__(self, model: Any, constraints: tuple[Constraint, ...], key: jax.Array) -> None:
+        self.model, self.constraints, self.key = model, constraints, key
+        best = value_iteration(model.finite, model.finite.reward, discount=1.0).policy
+        self.state: Any = jnp.asarray(np.stack([best] * SLOTS), float)
+
+    @property
+    def policies(self) -> Any:
+        return TabularPolicy(self.state, self.model)
+
+    def prepare(self) -> None:
+        """An optimum compiles little."""
+
+    def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
+        policies, rows = self._bank(safety, tolerances)
+        self.state = jnp.asarray(policies, float)
+        return [
+            {
+                "seed_index": slot,
+                "epoch": number,
+                "feasible": bool(np.all(row["mean_costs"] <= tolerances[slot])),
+                **row,
+            }
+            for slot, row in enumerate(rows)
+        ]
+
+    def predict(self, policies: Any, safety: Any) -> list[Row]:
+        returns, deviations, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
+        costs = shares @ cost_matrix(self.constraints).T
+        return [
+            {
+                "mean_return": float(returns[slot]),
+                "mean_return_deviation": float(deviations[slot]),
+                "mean_costs": costs[slot].tolist(),
+                "mean_predicted": shares[slot].tolist(),
+            }
+            for slot in range(SLOTS)
+        ]
+
+    def _bank(self, safety: Any, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
+        """For each slot the optimum by the largest factor at which rollouts keep its tolerance, by bisection.
+
+        Where even the least hazard is above the strictest tolerance, all of them are raised until it is met: the first
+        slot then shows what safety looks like, at any price, and the others what it costs.
+        """
+        pairs = PairHazards(self.model, self.constraints, safety)
+        policies = np.stack([pairs.least()] * SLOTS)
+        rows = self._predicted(policies, safety)
+        raised = max(1.0, float(np.max(np.asarray(rows[0]["mean_costs"]) / tolerances[0])))
+        tolerances = np.minimum(raised * tolerances, SURE)
+        low, high = (np.full(SLOTS, np.log(end)) for end in REACH)
+        middle = np.zeros(SLOTS)
+        for _ in range(HALVINGS):
+            found = [pairs.optimum(row, factor) for row, factor in zip(tolerances, np.exp(middle), strict=True)]
+            tried = np.stack([policy if new is None else new for new, policy in zip(found, policies, strict=True)])
+            for slot, row in enumerate(self._predicted(tried, safety)):
+                keeps = bool(np.all(row["mean_costs"] <= tolerances[slot]))
+                if keeps and row["mean_return"] >= rows[slot]["mean_return"]:
+                    policies[slot], rows[slot] = tried[slot], row
+                if keeps or found[slot] is None:
+                    low[slot] = middle[slot]
+                else:
+                    high[slot] = middle[slot]
+            middle = (low + high) / 2
+        return policies, rows
+
+    def _predicted(self, policies: np.ndarray, safety: Any) -> list[Row]:
+        return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
+
+    def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
+        """An optimum needs no polish."""
+        yield self.advance(0, safety, tolerances, lost), self.policies
+
+    def noisy(self, noise: float) -> Any:
+        uniform = 1.0 / self.state.shape[-1]
+        return TabularPolicy((1.0 - noise) * self.state + noise * uniform, self.model)
+
+
+class PairHazards:
+    """What each constraint costs at every pair of a finite model: hazards of members of a share model, as tables."""
+
+    def __init__(self, model: Any, constraints: tuple[Constraint, ...], safety: Any) -> None:
+        self.finite, self.names = model.finite, [constraint.text for constraint in constraints]
+        members = members_of(safety)
+        first = np.array([constraint.cost_weights.index(1) - 1 for constraint in constraints])
+        steps = [jax.tree.map(np.asarray, _of_pairs(model, member)) for member in members]
+        shape = (len(members), *self.finite.reward.shape, len(constraints))
+        self.summed, self.shared = (
+            np.stack([getattr(step, part).worse[:, first] for step in steps]).astype(float).reshape(shape)
+            for part in ("summed", "shared")
+        )
+        self.powers = np.exp([float(member.log_power) for member in members])[:, None, None]
+
+    def least(self) -> np.ndarray:
+        """The policy of the least hazards, whatever it earns."""
+        hazards = np.sum(np.mean(self.summed + self.shared, axis=0), axis=-1)
+        return value_iteration(self.finite, -hazards, discount=1.0).policy
+
+    def optimum(self, tolerances: Float[np.ndarray, " constraint"], factor: float) -> np.ndarray | None:
+        """The best policy with sums and means below `factor` times what the tolerances allow; None if there is none."""
+        bounds = []
+        for index, (name, limit) in enumerate(zip(self.names, -np.log1p(-tolerances), strict=True)):
+            share = np.mean(self.shared[..., index] / (factor * limit ** (1.0 / self.powers)) - 1.0, axis=0)
+            bounds.append(Bound(np.mean(self.summed[..., index], axis=0), float(factor * limit), name))
+            bounds.append(Bound(share, 0.0, name))
+        try:
+            return occupancy_lp(self.finite, bounds).policy
+        except InputError:
+            return None
+
+
+@eqx.filter_jit
+def _of_pairs(model: Any, member: Any) -> Any:
+    pairs = all_pairs(model)
+    return member.steps(pairs.states[:, 0], pairs.actions[:, 0])
+
+
+@eqx.filter_jit
+def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any, Any]:
+    """Mean return, its deviation and shares of the categories for each policy of a stack.
+
+    A member is asked about every pair once, and not about every step of every rollout.
+    """
+    members = members_of(safety)
+    tables = [_of_pairs(model, member) for member in members]
+
+    def one(policy):
+        trajectory = rollout(model, policy, key, TESTS)
+        pair = model.indices(trajectory.states) * model.spec.action.size + model.action_indices(trajectory.actions)
+        shares = [
+            jnp.exp(member.conclude(member.gathered(jax.tree.map(lambda part: part[pair], table), trajectory.length)))
+            for member, table in zip(members, tables, strict=True)
+        ]
+        returns = trajectory.returns()
+        return jnp.mean(returns), jnp.std(returns), jnp.mean(jnp.stack(shares), axis=(0, 1))
+
+    return jax.lax.map(one, policies)
