@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sidestep.errors import InputError
 from sidestep.runs import Run
 
 COIN = '''
+import os
 import jax
 import jax.numpy as jnp
 from sidestep.model import Space, Spec, Variable
@@ -34,6 +36,8 @@ class Coin:
         return -jnp.ones(1), jnp.ones(1)
 
 def rule(trajectory):
+    if "STOP_HERE" in os.environ:
+        raise KeyboardInterrupt
     return (trajectory.states[:, 1, 0] < CHANCE).astype(int) * 2
 '''
 SMALL = ["--labels", "40", "--rounds", "1", "--members", "1", "--units", "4", "--first-fit", "40", "--later-fit", "40"]
@@ -155,8 +159,6 @@ class TestLedger:
 
     def test_each_audit_has_rollouts_of_its_own(self, refused, tmp_path):
         """The same seed again is no way to the same rollouts, nor to those of the campaign."""
-        import shutil
-
         run = tmp_path / "run"
         shutil.copytree(refused, run)
         for _ in range(2):
@@ -189,23 +191,13 @@ class TestLedger:
         assert [audit.status for audit in audits] == ["certified", "abandoned", "certified"]
         assert audits[2].confidence == split_confidence(0.95, 3)
 
-    def test_an_audit_that_was_interrupted_is_finished_as_it_was_begun(self, refused, tmp_path, capsys):
-        import shutil
-
+    def test_an_audit_that_was_interrupted_is_finished_as_it_was_begun(self, refused, tmp_path, monkeypatch):
         run = tmp_path / "run"
         shutil.copytree(refused, run)
-        rule_file = next(refused.parent.glob("coin_500_0.py"))
-        text = rule_file.read_text()
-        stopping = text.replace("    return (traj", "    raise KeyboardInterrupt\n    return (traj")
-        config = read(run, "config.json")
-        other = tmp_path / "stopping.py"
-        other.write_text(stopping)
-        # The rule stops the process in the middle of the audit, as Ctrl-C would.
-        (run / "config.json").write_text(json.dumps(config | {"rule": f"{other}:rule"}))
+        monkeypatch.setenv("STOP_HERE", "1")  # the rule stops the process in the middle of the audit, as Ctrl-C would
         assert main(["certify", str(run), "--rollouts", "150"]) in (2, 130)
-        begun = Ledger(Run(run)).open
-        assert begun.number == 3
-        other.write_text(text)
+        assert Ledger(Run(run)).open.number == 3
+        monkeypatch.delenv("STOP_HERE")
         assert main(["certify", str(run)]) == 1
         finished = Ledger(Run(run)).audits
         assert (len(finished), finished[2].status, finished[2].rollouts) == (3, "refused", 150)
