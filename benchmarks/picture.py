@@ -8,8 +8,9 @@ import matplotlib
 import numpy as np
 
 from sidestep.answers import load, load_policy
-from sidestep.labels.rules import DIRTY_X, DIRTY_Y, load_rule
+from sidestep.labels.rules import load_rule
 from sidestep.model import rollout
+from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
 from sidestep.report.drawings import shade
 
 RUNS = 60

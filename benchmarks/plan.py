@@ -27,7 +27,9 @@ from sidestep.constraints import Scale, parse_constraints
 from sidestep.files import atomic_write
 from sidestep.model import Model
 from sidestep.models import load_model
-from sidestep.models.map_text import builtin_map
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
+from sidestep.models.grids import built_in_maps
 from sidestep.planning.config import preset
 from sidestep.planning.plan import Planner
 from sidestep.safety.io import make_safety
@@ -67,7 +69,8 @@ def measure(model: Model, seeds: int, budget: float, categories: int = 3) -> dic
 
 def tiled_map(domain: str, times: int, folder: Path) -> str:
     """A shipped map repeated `times` x `times`, with one start and box in its first corner and the goal in its last."""
-    rows = builtin_map(domain, "1").read_text(encoding="utf-8").split()
+    grid = Boxpushing if domain == "boxpushing" else Driving
+    rows = built_in_maps(grid)["1"].read_text(encoding="utf-8").split()
 
     def tile(i: int, j: int, row: str) -> str:
         drop = ("SB" if (i, j) != (0, 0) else "") + ("G" if (i, j) != (times - 1, times - 1) else "")

@@ -9,6 +9,7 @@ from typing import Any
 
 from sidestep.errors import InputError
 from sidestep.files import read_bytes
+from sidestep.models.domains import domain_of_file
 from sidestep.trust import remember, remembered, sha256, untrusted
 
 FOLDER = "inputs"
@@ -21,7 +22,7 @@ def files_named(model: str, rule: str | None) -> list[str]:
     for reference in (model.partition("?")[0], rule or ""):
         first, _, second = reference.partition(":")
         ending = Path(first).suffix.lower()
-        if ending in (".bp", ".nav", CODE):
+        if ending == CODE or domain_of_file(Path(first)):
             names.append(first)
         if ending == ".rddl":
             names += [first, second] if second else [first]

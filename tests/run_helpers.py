@@ -6,7 +6,7 @@ from pathlib import Path
 from sidestep.cli import main
 
 YARD = """
-from sidestep.models.grids import Driving
+from sidestep.models.domains.driving.model import Driving
 
 yard = Driving("S.@..\\n.....\\n..@.G", name="yard", horizon=20)
 

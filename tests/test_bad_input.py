@@ -246,7 +246,7 @@ def test_files_that_cannot_be_read(tmp_path, capsys):
 
 REFERENCES = {
     "navigaton": "did you mean 'navigation'?",
-    "": "the built-in names are navigation, hvac",
+    "": "the built-in names are boxpushing, driving",
     "warehouse": "expected a built-in name, a path",
     "model.txt": "expected a built-in name, a path",
     "navigation:x": "expected a built-in name",

@@ -27,7 +27,7 @@ from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.model import Trajectory, rollout
 from sidestep.models import load_model
-from sidestep.models.grids import Driving
+from sidestep.models.domains.driving.model import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.policies import make_policy, with_memory
 from sidestep.runs import Run

@@ -11,8 +11,8 @@ from scipy import stats
 
 from sidestep.model import OpenLoopPolicy, rollout
 from sidestep.models import load_model
-from sidestep.models.builtin import RESERVOIRS
 from sidestep.models.check import directional_derivatives
+from sidestep.models.domains.reservoir.model import RESERVOIRS
 from sidestep.models.gamma_noise import gamma_from_normal
 
 REFERENCES = ("navigation", "hvac", "hvac?rooms=8", "reservoir", "reservoir?reservoirs=5")

@@ -10,8 +10,8 @@ import pytest
 
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.model import FinitePart, Space, Spec, Variable
+from sidestep.models.domains.driving.model import Driving
 from sidestep.models.finite_model import FiniteModel
-from sidestep.models.grids import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.estimators import pathwise, score_function
 from sidestep.planning.exact import all_pairs, cost_tables, evaluate, exact_gradients

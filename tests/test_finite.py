@@ -14,9 +14,13 @@ from sidestep.finite.lexicographic import lexicographic, lexicographic_lp
 from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
 from sidestep.finite.values import backward_induction, evaluate, from_start, value_iteration
 from sidestep.model import FinitePart, FunctionPolicy, rollout
-from sidestep.models.grids import PENALTIES, Boxpushing, Driving, builtin_map, builtin_maps, load_grid
+from sidestep.models import load_model
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
+from sidestep.models.grids import PENALTIES
 
-MAPS = [(domain, name) for domain in ("boxpushing", "driving") for name in builtin_maps(domain)]
+NAMES = ("1", "2", "3", "4", "5", "40")
+MAPS = [(domain, name) for domain in ("boxpushing", "driving") for name in NAMES]
 SMALL_MAPS = [(domain, name) for domain, name in MAPS if int(name) <= 5]
 
 
@@ -58,7 +62,7 @@ SHORT_ROAD_COST = np.array([[4.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
 @pytest.mark.parametrize("discount", [1.0, 0.99])
 @pytest.mark.parametrize(("domain", "name"), SMALL_MAPS)
 def test_lp_and_value_iteration_agree_and_side_effects_are_avoidable(domain, name, discount):
-    model = load_grid(builtin_map(domain, name))
+    model = load_model(f"{domain}?map={name}")
     finite, penalty = model.finite, penalty_of(model)
     best, program = value_iteration(finite, discount=discount), occupancy_lp(finite, discount=discount)
     assert program.value == pytest.approx(from_start(finite, best.values), abs=1e-6)
@@ -73,7 +77,7 @@ def test_lp_and_value_iteration_agree_and_side_effects_are_avoidable(domain, nam
 
 @pytest.mark.parametrize("domain", ["boxpushing", "driving"])
 def test_large_map(domain):
-    model = load_grid(builtin_map(domain, "40"))
+    model = load_model(f"{domain}?map=40")
     penalty = penalty_of(model)
     assert min(len(model.map), len(model.map[0])) >= 40
     safe = occupancy_lp(model.finite, [Bound(penalty, 0.0, "penalty")])
@@ -85,11 +89,11 @@ def test_large_map(domain):
 @pytest.mark.parametrize("domain", ["boxpushing", "driving"])
 def test_safety_has_a_price_on_our_maps(domain):
     def price(name):
-        model = load_grid(builtin_map(domain, name))
+        model = load_model(f"{domain}?map={name}")
         free, safe = (value_iteration(model.finite, allowed=allowed) for allowed in (None, penalty_of(model) == 0))
         return from_start(model.finite, free.values) - from_start(model.finite, safe.values)
 
-    assert min(price(name) for name in builtin_maps(domain)) > 0.1
+    assert min(price(name) for name in NAMES) > 0.1
 
 
 # (undiscounted, discounted) best return with no side effects, and the undiscounted one without that constraint.
@@ -107,7 +111,7 @@ def test_known_optima(name):
     path = Path(__file__).parents[2] / "shared" / "maps" / name
     if not path.exists():
         pytest.skip(f"the map {path} is not on this machine")
-    model = load_grid(path)
+    model = load_model(str(path))
     bound = Bound(penalty_of(model), 0.0, "penalty")
     safe, safe_discounted, free = KNOWN[name]
     assert occupancy_lp(model.finite, [bound]).value == pytest.approx(safe, abs=1e-3)
@@ -117,7 +121,7 @@ def test_known_optima(name):
 
 
 def test_rollouts_of_the_optimal_policy_earn_its_value(key):
-    model = load_grid(builtin_map("boxpushing", "3"))
+    model = load_model("boxpushing?map=3")
     optimum = occupancy_lp(model.finite, [Bound(penalty_of(model), 0.0, "penalty")])
     actions = jnp.asarray(optimum.policy.argmax(1))
     assert optimum.policy.max(1) == pytest.approx(1.0)
@@ -285,7 +289,7 @@ def test_a_limit_of_zero_is_exact_where_safety_is_nearly_unreachable():
 
 @pytest.mark.parametrize("discount", [1.0, 0.99])
 def test_lexicographic_by_choice(discount):
-    model = load_grid(builtin_map("boxpushing", "4"))
+    model = load_model("boxpushing?map=4")
     finite, penalty = model.finite, penalty_of(model)
     best = from_start(finite, value_iteration(finite, discount=discount).values)
     returns, penalties = [], []
@@ -302,7 +306,7 @@ def test_lexicographic_by_choice(discount):
 
 @pytest.mark.parametrize("discount", [1.0, 0.99])
 def test_lexicographic_in_total(discount):
-    model = load_grid(builtin_map("driving", "2"))
+    model = load_model("driving?map=2")
     finite, penalty = model.finite, penalty_of(model)
     best, safe = (occupancy_lp(finite, bounds, discount=discount).value for bounds in ([], [Bound(penalty, 0.0)]))
     whole = lexicographic_lp(finite, penalty, slack=best - safe, discount=discount)

@@ -13,9 +13,14 @@ from scipy import stats
 
 from sidestep.errors import InputError
 from sidestep.model import FinitePart, FunctionPolicy, Model, Space, Spec, UniformPolicy, Variable, rollout
+from sidestep.models import load_model
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
 from sidestep.models.finite_model import FiniteModel, _step, product_encoding
-from sidestep.models.grids import PENALTIES, Boxpushing, Driving, builtin_map, builtin_maps, load_grid, parse_map
+from sidestep.models.grids import PENALTIES, built_in_maps
+from sidestep.models.map_text import parse_map
 
+GRIDS = {"boxpushing": Boxpushing, "driving": Driving}
 WAYS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 SMALL_BOXPUSHING = "S.x.\n.B@F\nxF..\n...G\n.x.."
 SMALL_DRIVING = "S.X@.\n.H..@\nXX.HG"
@@ -56,9 +61,9 @@ def vector(model, cell, status):
 
 
 def all_maps():
-    for domain in ("boxpushing", "driving"):
-        for name in builtin_maps(domain):
-            yield pytest.param(builtin_map(domain, name).read_text(), domain, id=f"{domain}-{name}")
+    for domain, grid in GRIDS.items():
+        for name, file in built_in_maps(grid).items():
+            yield pytest.param(file.read_text(), domain, id=f"{domain}-{name}")
     yield pytest.param(SMALL_BOXPUSHING, "boxpushing", id="boxpushing-small")
     yield pytest.param("SBG", "boxpushing", id="boxpushing-row")
     yield pytest.param("S\nG", "driving", id="driving-column")
@@ -67,7 +72,7 @@ def all_maps():
 
 @pytest.mark.parametrize(("text", "domain"), list(all_maps()))
 def test_table_equals_the_rules(text, domain):
-    model = {"boxpushing": Boxpushing, "driving": Driving}[domain](text)
+    model = GRIDS[domain](text)
     pair = {"boxpushing": boxpushing_pair, "driving": driving_pair}[domain]
     wall = {"boxpushing": "x", "driving": "X"}[domain]
     finite = model.finite
@@ -138,9 +143,9 @@ def test_outcomes_of_probability_zero_are_never_drawn():
 
 
 def test_contract_and_spec():
-    model = load_grid(builtin_map("boxpushing", 1))
+    model = load_model("boxpushing")
     assert isinstance(model, Model)
-    assert (model.spec.name, model.spec.family, model.spec.horizon) == ("boxpushing-1", "boxpushing", 500)
+    assert (model.spec.name, model.spec.family, model.spec.horizon) == ("boxpushing", "boxpushing", 500)
     assert model.spec.state.size == 15 + 15 + 3
     assert model.spec.action.names == ("move[up]", "move[down]", "move[left]", "move[right]", "move[pick]")
     state = model.reset(jax.random.key(0))
@@ -153,7 +158,7 @@ def test_contract_and_spec():
     np.testing.assert_array_equal(model.indices(everything).ravel(), np.arange(len(model.finite.encoding)))
     np.testing.assert_array_equal(model.action_indices(np.eye(5)), np.arange(5))
     assert PENALTIES == (0, 5, 10)
-    assert load_grid(builtin_map("driving", 2), horizon=7).spec.horizon == 7
+    assert load_model("driving?map=2&horizon=7").spec.horizon == 7
 
 
 def test_trajectories_end_at_the_goal(key):
@@ -253,7 +258,7 @@ def test_values_do_not_depend_on_the_gradient_mode(key):
 @pytest.mark.parametrize("domain", ["boxpushing", "driving"])
 def test_gradients_stay_finite_over_the_whole_horizon(domain, key):
     """500 steps, and an objective that every later state enters, as a safety model's would."""
-    model = load_grid(builtin_map(domain, 1))
+    model = load_model(domain)
     goal = jnp.asarray(model.finite.encoding[model.completed][0])
 
     def visits(weights, key):
@@ -309,7 +314,7 @@ MALFORMED = [
 @pytest.mark.parametrize(("kind", "text", "place", "message"), MALFORMED)
 def test_malformed_maps(kind, text, place, message, tmp_path):
     with pytest.raises(InputError) as caught:
-        parse_map(text, kind=kind, place="town")
+        parse_map(text, kind=GRIDS[kind].kind, place="town")
     assert caught.value.place == f"town:{place}"
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -317,14 +322,14 @@ def test_malformed_maps(kind, text, place, message, tmp_path):
     path = tmp_path / ("town.bp" if kind == "boxpushing" else "town.nav")
     path.write_bytes(text.encode())
     with pytest.raises(InputError, match="town") as caught:
-        load_grid(path)
+        load_model(str(path))
     assert caught.value.place == f"{path}:{place}"
 
 
 def test_malformed_files(tmp_path):
     def message(path):
         with pytest.raises(InputError) as caught:
-            load_grid(path)
+            load_model(str(path))
         return str(caught.value)
 
     (tmp_path / "latin.nav").write_bytes(b"S..\n.\xe4G\n")
@@ -332,7 +337,7 @@ def test_malformed_files(tmp_path):
     assert "cannot be read (No such file" in message(str(tmp_path / "missing.bp"))
     (tmp_path / "folder.bp").mkdir()
     assert "cannot be read (Is a directory)" in message(tmp_path / "folder.bp")
-    assert "must end in .bp (boxpushing) or .nav (driving)" in message(tmp_path / "map.txt")
+    assert "expected a built-in name, a path to an .rddl, .bp or .nav file" in message(tmp_path / "map.txt")
     assert "cannot be read" in message("a\0b.bp")
 
 
@@ -340,21 +345,19 @@ def test_malformed_files(tmp_path):
 def test_line_ends_do_not_matter(text, tmp_path):
     path = tmp_path / "small.NAV"
     path.write_bytes(text.encode())
-    assert load_grid(path).map == ("S.", ".G")
+    assert load_model(str(path)).map == ("S.", ".G")
 
 
 def test_unknown_built_in_maps():
-    assert builtin_maps("boxpushing") == builtin_maps("driving") == ("1", "2", "3", "4", "5", "40")
+    assert list(built_in_maps(Boxpushing)) == list(built_in_maps(Driving)) == ["1", "2", "3", "4", "5", "40"]
     with pytest.raises(InputError, match="no map '9': driving has the maps 1, 2, 3, 4, 5, 40"):
-        builtin_map("driving", 9)
-    with pytest.raises(InputError, match="'chess' is no grid domain"):
-        builtin_map("chess")
+        load_model("driving?map=9")
 
 
 @pytest.mark.parametrize("domain", ["boxpushing", "driving"])
 def test_built_in_maps_have_the_promised_size(domain):
-    for name in builtin_maps(domain):
-        rows = load_grid(builtin_map(domain, name)).map
+    for name in built_in_maps(GRIDS[domain]):
+        rows = load_model(f"{domain}?map={name}").map
         assert (len(rows), len(rows[0])) == (15, 15) or name == "40"
 
 
@@ -370,14 +373,14 @@ MAP_TEXT = st.one_of(
 @given(MAP_TEXT, st.sampled_from(["boxpushing", "driving"]))
 def test_the_parser_raises_nothing_but_our_error(text, kind):
     try:
-        rows = parse_map(text, kind=kind)
+        rows = parse_map(text, kind=GRIDS[kind].kind)
     except InputError as error:
         place, line, column = error.place.split(":")
         assert place == "map"
         assert int(line) >= 1
         assert int(column) >= 1
         return
-    model = {"boxpushing": Boxpushing, "driving": Driving}[kind](text)
+    model = GRIDS[kind](text)
     assert model.map == rows
     assert len(model.finite.start) == len(rows) * len(rows[0]) * len(model.statuses)
 
@@ -388,7 +391,7 @@ def test_files_of_any_bytes(tmp_path_factory, content, suffix):
     path = tmp_path_factory.getbasetemp() / f"fuzz{suffix}"
     path.write_bytes(content)
     try:
-        load_grid(path)
+        load_model(str(path))
     except InputError as error:
         if str(path) not in str(error):
             raise

@@ -11,18 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sidestep.campaign.ladder import RUNGS, mendable
+from sidestep.campaign.rungs import GradientRungs
 
 import sidestep
 from sidestep.beside import each
 from sidestep.campaign.config import POLISH_TEST
-from sidestep.campaign.ladder import RUNGS, mendable
-from sidestep.campaign.rungs import GradientRungs
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
-from sidestep.models.grids import Driving
+from sidestep.models.domains.driving.model import Driving
 from sidestep.planning.config import PRESETS, PlanConfig, preset, preset_for
 from sidestep.planning.flat import flat_return
 from sidestep.planning.learner import Learner, balanced, split

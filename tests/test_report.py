@@ -384,12 +384,12 @@ def test_trajectories_are_drawn_on_their_domain(model, expected):
     states = np.random.default_rng(0).normal(20.0, 2.0, (7, 8, size)).astype(np.float32)
     trajectory = Trajectory(states, np.zeros((7, 8, 1)), np.zeros((7, 8)), np.array([8, 8, 8, 8, 8, 5, 1]))
     found = views(model)
-    assert [word in view.title for word, view in zip(expected, found, strict=True)] == [True] * len(expected)
+    assert [word in view.frame.title for word, view in zip(expected, found, strict=True)] == [True] * len(expected)
     with style():
         for view in found:
             first, second = (
-                draw_view(view, trajectory[rows], np.arange(3) + 3, tuple("abcdefg"))
-                for rows in (slice(3), slice(4, 7))
+                draw_view(view.frame, view.points(some), some.length, np.arange(3) + 3, tuple("abcdefg"))
+                for some in (trajectory[:3], trajectory[4:7])
             )
             same_frame([first, second])
             assert first.axes[0].get_ylim() == second.axes[0].get_ylim()
@@ -398,7 +398,7 @@ def test_trajectories_are_drawn_on_their_domain(model, expected):
             assert ">e</text>" in drawn, "more categories than colours are no trouble"
             assert "fill: #ffffff" not in drawn, "the ground shows through"
             assert "currentColor" in drawn
-            discs = draw_blame(view, trajectory[6:], np.ones(1), 2)
+            discs = draw_blame(view.frame, view.points(trajectory[6:]), np.ones(1), 2)
             svg("two", "words", discs)
 
 

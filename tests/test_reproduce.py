@@ -14,7 +14,8 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.collect import ExploringPolicy
 from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, rollout
-from sidestep.models.grids import Boxpushing, Driving
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
 from sidestep.reproduce.data import MixedPolicy
 from sidestep.reproduce.exact import PENALTY, over_horizon, side_effects
 from sidestep.reproduce.experiments import FULL, continuous_jobs, curve_jobs, find_maps, table1_jobs

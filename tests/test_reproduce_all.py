@@ -10,7 +10,8 @@ import pytest
 from grid_helpers import AROUND, PUDDLES, safe_optimum
 
 from sidestep.cli import main
-from sidestep.models.grids import Boxpushing, Driving
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
 from sidestep.reproduce.experiments import QUICK, find_maps
 from sidestep.reproduce.figures import grid_curve
 from sidestep.reproduce.jobs import Jobs

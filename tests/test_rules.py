@@ -12,11 +12,13 @@ from hypothesis.extra import numpy as hnp
 
 from sidestep.constraints import Scale
 from sidestep.errors import InputError
-from sidestep.labels.rules import load_rule, longest_run
+from sidestep.labels.rules import load_rule
 from sidestep.model import Trajectory, UniformPolicy, rollout
 from sidestep.models import load_model
-from sidestep.models.builtin import RESERVOIRS
-from sidestep.models.grids import Boxpushing, Driving
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
+from sidestep.models.domains.reservoir.model import RESERVOIRS
+from sidestep.rules import longest_run
 
 BATCH, TIME = 6, 12
 
@@ -406,7 +408,7 @@ def test_rule_of_the_user(rules_file, navigation, batch, function, labels, categ
     rule = load_rule(f"{rules_file}:{function}", navigation)
     assert np.asarray(rule.label(batch)).tolist() == labels
     assert rule.scale.categories == categories
-    assert not rule.compiled
+    assert not rule.jittable
 
 
 @pytest.mark.parametrize(

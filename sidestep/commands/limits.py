@@ -8,7 +8,7 @@ import numpy as np
 from sidestep.commands.console import Part, say, say_json, show_table
 from sidestep.errors import InputError
 from sidestep.finite.occupancy import Bound
-from sidestep.labels.rules import load_rule
+from sidestep.labels.rules import find_rule
 from sidestep.models import checked_model
 from sidestep.reproduce.exact import PENALTY, best_return, finite_part, side_effects
 
@@ -19,7 +19,7 @@ def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: 
     finite = finite_part(mdp)
     if discount is not None and not 0.0 < discount < 1.0:
         raise InputError(f"must lie between 0 and 1, not {discount}", place="--discount")
-    expert = load_rule(rule, mdp) if rule or mdp.spec.family else None
+    expert = find_rule(rule, mdp)
     if constraint and expert is None:
         raise InputError(
             f"bounds need a rule, and none of ours fits '{mdp.spec.name}'; leave --constraint out", place="--constraint"

@@ -1,13 +1,13 @@
 """`sidestep models` and `sidestep check`."""
 
 from sidestep.commands.console import say, show_table
-from sidestep.models.builtin import BUILTINS
+from sidestep.models.domains import all_domains
 
 MARKS = {"good": ("ok", "green"), "note": ("note", "yellow"), "bad": ("bad", "red")}
 
 
 def list_models() -> int:
-    rows = [((name, "bold"), builtin.description, builtin.options) for name, builtin in BUILTINS.items()]
+    rows = [((name, "bold"), domain.description, ", ".join(domain.options)) for name, domain in all_domains().items()]
     show_table(["name", "what it is", "options"], rows)
     return 0
 

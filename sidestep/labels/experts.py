@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 
 from sidestep.constraints import Scale
 from sidestep.errors import InputError, LabelsNeeded
-from sidestep.labels.rules import Rule, load_rule, scale_of
+from sidestep.labels.rules import Rule, find_rule, scale_of
 from sidestep.labels.store import Store
 from sidestep.labels.votes import resolve
 from sidestep.model import Model, Trajectory
@@ -74,7 +74,7 @@ class RuleExpert:
 
     @property
     def default_constraint(self) -> str:
-        return self.rule.usual
+        return self.rule.default_constraint
 
     @property
     def labels_steps(self) -> bool:
@@ -82,7 +82,7 @@ class RuleExpert:
 
     @property
     def jittable(self) -> bool:
-        return self.rule.compiled
+        return self.rule.jittable
 
     @property
     def label(self) -> Label:
@@ -123,8 +123,9 @@ def expert_of(rule: str | None, people: bool, model: Model, scale: Scale | None 
     """Who labels: the rule of this name or the model's own; people where there is none, or where they are asked for."""
     if people and rule:
         raise InputError("either a rule labels or people do; leave out --rule or --people", place=f"--rule {rule}")
-    if rule or (model.spec.family and not people):
-        return RuleExpert(load_rule(rule, model, files))
+    found = None if people else find_rule(rule, model, files)
+    if found is not None:
+        return RuleExpert(found)
     return PeopleExpert(scale or scale_of(None, model))
 
 

@@ -1,27 +1,17 @@
-"""The grid domains, Boxpushing and Driving, as finite models built from text maps."""
+"""Grid domains: finite models built from text maps."""
 
-from collections.abc import Callable
+from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from sidestep.errors import InputError
 from sidestep.model import FinitePart, Gradient, Space, Spec, Variable
 from sidestep.models.finite_model import FiniteModel, product_encoding
-from sidestep.models.map_text import WALL, Domain, builtin_map, builtin_maps, parse_map, read_map
-
-__all__ = [
-    "DOMAINS",
-    "PENALTIES",
-    "Boxpushing",
-    "Driving",
-    "Grid",
-    "builtin_map",
-    "builtin_maps",
-    "load_grid",
-    "parse_map",
-]
+from sidestep.models.map_text import MapKind, parse_map, read_text
+from sidestep.models.options import Options
 
 PENALTIES = (0, 5, 10)  # of a step without side effect, with a mild one, with a severe one
 
@@ -35,7 +25,7 @@ class Grid(FiniteModel):
     Every combination has its row in the table, also those that nothing reaches: walls, and ends away from the goal.
     """
 
-    kind: ClassVar[Domain]
+    kind: ClassVar[MapKind]
     statuses: ClassVar[tuple[str, ...]]
     moves: ClassVar[tuple[str, ...]]
 
@@ -68,7 +58,7 @@ class Grid(FiniteModel):
         start = ((self.on == "S") & (self.status == 0)).astype(float)
         encoding = product_encoding((height, width, statuses))
         spec = Spec(
-            name=name or self.kind,
+            name=name or self.kind.domain,
             state=Space(
                 (
                     Variable("row", "one-hot", height, 0.0, 1.0),
@@ -82,10 +72,10 @@ class Grid(FiniteModel):
             gradient=gradient,
             notes=("values are those of sampled one-hot states; gradients are straight-through, of the expected step",),
             description=f"{self.__doc__} Map of {height} x {width} cells.",
-            family=self.kind,
+            family=self.kind.domain,
         )
         table = FinitePart(successor, probability, reward, start, self.status == end, encoding)
-        super().__init__(table, spec, possible=self.on != WALL[self.kind])
+        super().__init__(table, spec, possible=self.on != self.kind.wall)
         self.side_effect = self._side_effects()
 
     def _transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -102,61 +92,27 @@ class Grid(FiniteModel):
         row, column = row + way[0], column + way[1]
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         target = np.where(inside, row * width + column, self.cell)
-        blocked = self.surface[target] == WALL[self.kind]
+        blocked = self.surface[target] == self.kind.wall
         return np.where(blocked, self.cell, target) * len(self.statuses) + self.status
 
 
-class Boxpushing(Grid):
-    """Fetch the box and bring it to the goal; a loaded agent should not cross fragile ground or holes."""
-
-    kind = "boxpushing"
-    statuses = ("empty", "loaded", "end")
-    moves = ("up", "down", "left", "right", "pick")
-
-    def _transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        def moving(way: Way, *sides: Way) -> np.ndarray:
-            return np.stack([self._after(way), *(self._after(side) for side in sides)], axis=1)
-
-        states = np.arange(len(self.cell))
-        picked = np.where((self.on == "B") & (self.status == 0), states + 1, states)
-        pick = np.stack([picked] * 3, axis=1)
-        ways = (moving(UP, LEFT, RIGHT), moving(DOWN, LEFT, RIGHT), moving(LEFT, UP, DOWN), moving(RIGHT, UP, DOWN))
-        successor = np.stack([*ways, pick], axis=1)
-        probability = np.broadcast_to([[0.95, 0.025, 0.025]] * 4 + [[1.0, 0.0, 0.0]], successor.shape)
-        return successor, probability, np.full(successor.shape[:2], -1.0)
-
-    def _side_effects(self) -> np.ndarray:
-        category = (self.status == 1) * (1 * (self.on == "F") + 2 * (self.on == "@"))
-        return np.repeat(category[:, None], len(self.moves), axis=1)
+def built_in_maps(grid: type[Grid]) -> dict[str, Traversable]:
+    """The maps in the domain's folder `maps`, by their names: boxpushing-3.bp is '3'."""
+    folder = files(grid.__module__.rpartition(".")[0]) / "maps"
+    found = {Path(file.name).stem.rpartition("-")[2]: file for file in folder.iterdir()}
+    return {name: found[name] for name in sorted(found, key=lambda name: (len(name), name))}
 
 
-class Driving(Grid):
-    """Drive to the goal; one should not go fast through puddles or near pedestrians."""
-
-    kind = "driving"
-    statuses = ("driving", "end")
-    moves = tuple(f"{way}-{speed}" for way in ("left", "right", "up", "down") for speed in ("slow", "fast"))
-    fast = np.array([False, True] * 4)
-
-    def _transitions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        slides = {LEFT: DOWN, RIGHT: DOWN, UP: RIGHT, DOWN: RIGHT}
-        ways = [np.stack([self._after(way), self._after(slide)], axis=1) for way, slide in slides.items()]
-        successor = np.stack(ways, axis=1).repeat(2, axis=1)  # each way slow and fast
-        probability = np.broadcast_to([0.9, 0.1], successor.shape)
-        # Walls block, so no one ever stands on one; the -5 there only completes the table.
-        reward = np.where((self.on == "X")[:, None], -5.0, np.where(self.fast, -1.0, -2.0)[None, :])
-        return successor, probability, reward
-
-    def _side_effects(self) -> np.ndarray:
-        category = (self.status == 0) * (1 * (self.on == "@") + 2 * (self.on == "H"))
-        return category[:, None] * self.fast[None, :]
+def build_grid(grid: type[Grid], options: Options) -> Grid:
+    """The model of one of the domain's own maps."""
+    maps, name = built_in_maps(grid), options.text("map", "1")
+    if name not in maps:
+        raise InputError(f"no map '{name}': {grid.kind.domain} has the maps {', '.join(maps)}", place=options.place)
+    return grid_from_file(grid, maps[name], options)
 
 
-DOMAINS: dict[Domain, Callable[..., Grid]] = {"boxpushing": Boxpushing, "driving": Driving}
-
-
-def load_grid(path: str | Path | Traversable, **options: object) -> Grid:
-    """The model of a `.bp` or `.nav` file; options are those of `Grid`: name, horizon, discount, gradient."""
-    rows, kind = read_map(path)
-    name = options.pop("name", None) or Path(str(path)).stem
-    return DOMAINS[kind]("\n".join(rows), name=name, place=str(path), **options)
+def grid_from_file(grid: type[Grid], path: Path | Traversable, options: Options) -> Grid:
+    """The model of a map in a file."""
+    horizon = options.integer("horizon", 500, 1) or 500
+    options.finish()
+    return grid(read_text(path), name=Path(str(path)).stem, place=str(path), horizon=horizon)

@@ -1,29 +1,34 @@
-"""Text maps of the grid domains: reading, checking, and the maps that come with the package."""
+"""Text maps of grid domains: reading and checking."""
 
-from collections.abc import Iterator
-from importlib import resources
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal
 
 from sidestep.errors import InputError
-
-Domain = Literal["boxpushing", "driving"]
-
-SUFFIXES: dict[str, Domain] = {".bp": "boxpushing", ".nav": "driving"}
-WALL = {"boxpushing": "x", "driving": "X"}
-ONCE = {"boxpushing": "SBG", "driving": "SG"}  # the cells of which there is exactly one
-SURFACES = {"boxpushing": ".F@", "driving": ".@H"}  # none, mild, severe
-MEANING = {"S": "start", "G": "goal", "B": "box"}
 
 Cell = tuple[int, int]
 
 
-def parse_map(text: str, *, kind: Domain, place: str = "map") -> tuple[str, ...]:
+@dataclass(frozen=True)
+class MapKind:
+    """What the maps of a grid domain are made of."""
+
+    domain: str
+    wall: str
+    surfaces: str  # where a side effect is none, mild, severe
+    once: Mapping[str, str]  # characters of which there is exactly one, with their meaning; S is the start
+
+    @property
+    def characters(self) -> str:
+        return self.surfaces + self.wall + "".join(self.once)
+
+
+def parse_map(text: str, *, kind: MapKind, place: str = "map") -> tuple[str, ...]:
     """The rows of a map that is known to be sound; `place` is the file's name for the messages."""
     rows = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
     if not rows[0] and len(rows) == 1:
-        raise InputError(f"expected a {kind} map but found nothing; draw its rows as text", place=f"{place}:1:1")
+        raise InputError(f"expected a {kind.domain} map but found nothing; draw its rows as text", place=f"{place}:1:1")
     _check_characters(rows, kind, place)
     _check_rectangle(rows, place)
     _check_once(rows, kind, place)
@@ -31,44 +36,19 @@ def parse_map(text: str, *, kind: Domain, place: str = "map") -> tuple[str, ...]
     return rows
 
 
-def read_map(path: str | Path | Traversable) -> tuple[tuple[str, ...], Domain]:
-    """The rows of the map in a `.bp` or `.nav` file, and the domain that its name's ending tells."""
-    source = Path(path) if isinstance(path, str) else path
-    ending = next((ending for ending in SUFFIXES if source.name.lower().endswith(ending)), None)
-    if ending is None:
-        raise InputError("a map's name must end in .bp (boxpushing) or .nav (driving); rename it", place=str(path))
+def read_text(path: Path | Traversable) -> str:
+    """The text of a map's file."""
     try:
-        content = source.read_bytes()
+        content = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"the map cannot be read ({reason}); check the path", place=str(path)) from None
-    kind = SUFFIXES[ending]
-    return parse_map(_decode(content, str(path)), kind=kind, place=str(path)), kind
+    return _decode(content, str(path))
 
 
 def find(rows: tuple[str, ...], character: str) -> Iterator[Cell]:
     """The cells that hold this character, as (row, column) from 0."""
     return ((r, c) for r, row in enumerate(rows) for c, found in enumerate(row) if found == character)
-
-
-def builtin_maps(domain: str) -> tuple[str, ...]:
-    """The names of the maps that come with the package: '1' to '5', and the large '40'."""
-    names = (map_file.name.partition("-") for map_file in _folder().iterdir())
-    return tuple(sorted((name.rpartition(".")[0] for of, _, name in names if of == domain), key=lambda n: (len(n), n)))
-
-
-def builtin_map(domain: str, name: str | int = "1") -> Traversable:
-    """The file of a map that comes with the package; `read_map` and `load_grid` take it."""
-    available = builtin_maps(domain)
-    if str(name) not in available:
-        known = f"{domain} has the maps {', '.join(available)}" if available else f"'{domain}' is no grid domain"
-        raise InputError(f"no map '{name}': {known}")
-    suffix = next(suffix for suffix, of in SUFFIXES.items() if of == domain)
-    return _folder() / f"{domain}-{name}{suffix}"
-
-
-def _folder() -> Traversable:
-    return resources.files("sidestep.models") / "maps"
 
 
 def _decode(content: bytes, place: str) -> str:
@@ -84,15 +64,15 @@ def _decode(content: bytes, place: str) -> str:
         ) from None
 
 
-def _check_characters(rows: tuple[str, ...], kind: Domain, place: str) -> None:
-    known = SURFACES[kind] + WALL[kind] + ONCE[kind]
+def _check_characters(rows: tuple[str, ...], kind: MapKind, place: str) -> None:
+    known = kind.characters
     for r, row in enumerate(rows):
         for c, character in enumerate(row):
             if character not in known:
                 hint = next((k for k in known if k.lower() == character.lower()), None)
                 advice = f"did you mean '{hint}'?" if hint else "replace it"
                 raise InputError(
-                    f"unknown character {character!r}, a {kind} map is made of {' '.join(known)}; {advice}",
+                    f"unknown character {character!r}, a {kind.domain} map is made of {' '.join(known)}; {advice}",
                     place=f"{place}:{r + 1}:{c + 1}",
                 )
 
@@ -107,10 +87,9 @@ def _check_rectangle(rows: tuple[str, ...], place: str) -> None:
             )
 
 
-def _check_once(rows: tuple[str, ...], kind: Domain, place: str) -> None:
-    for character in ONCE[kind]:
+def _check_once(rows: tuple[str, ...], kind: MapKind, place: str) -> None:
+    for character, what in kind.once.items():
         cells = list(find(rows, character))
-        what = MEANING[character]
         if not cells:
             raise InputError(f"expected one {what} '{character}' but found none; draw one", place=f"{place}:1:1")
         if len(cells) > 1:
@@ -122,7 +101,7 @@ def _check_once(rows: tuple[str, ...], kind: Domain, place: str) -> None:
             )
 
 
-def _check_connected(rows: tuple[str, ...], kind: Domain, place: str) -> None:
+def _check_connected(rows: tuple[str, ...], kind: MapKind, place: str) -> None:
     """Moves can be undone, so what the start can reach can also reach one another."""
     (start,) = find(rows, "S")
     reached, frontier = {start}, [start]
@@ -130,14 +109,14 @@ def _check_connected(rows: tuple[str, ...], kind: Domain, place: str) -> None:
         r, c = frontier.pop()
         for row, column in ((r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1)):
             inside = 0 <= row < len(rows) and 0 <= column < len(rows[0])
-            if inside and rows[row][column] != WALL[kind] and (row, column) not in reached:
+            if inside and rows[row][column] != kind.wall and (row, column) not in reached:
                 reached.add((row, column))
                 frontier.append((row, column))
-    for character in ONCE[kind]:
+    for character, what in kind.once.items():
         ((row, column),) = find(rows, character)
         if (row, column) not in reached:
             raise InputError(
-                f"the {MEANING[character]} '{character}' cannot be reached from the start at line {start[0] + 1}, "
-                f"column {start[1] + 1}; open a way through the walls '{WALL[kind]}'",
+                f"the {what} '{character}' cannot be reached from the start at line {start[0] + 1}, "
+                f"column {start[1] + 1}; open a way through the walls '{kind.wall}'",
                 place=f"{place}:{row + 1}:{column + 1}",
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidestep.errors import InputError
+from sidestep.models.domains import all_domains, domain_of_file, find_domain, is_built_in
 from sidestep.models.options import Options
 from sidestep.trust import GIVEN, Files
 
@@ -32,24 +33,21 @@ def load_model(reference: str, *, double: bool = False, files: Files = GIVEN) ->
     suffix = Path(first).suffix.lower()
     if suffix == ".rddl":
         return _from_rddl(files.path(first), files.path(second) if second else None, options, double)
-    if suffix in (".bp", ".nav") and not second:
-        from sidestep.models.grids import load_grid
-
-        horizon = options.integer("horizon", 500, 1)
-        options.finish()
-        return load_grid(files.path(path), horizon=horizon)
     if suffix == ".py":
         from sidestep.models.python_model import load_object, model_from_object
 
         options.finish()
         return model_from_object(load_object(path, "model", files), place=path)
+    reader = domain_of_file(Path(path))
+    if reader is not None:
+        return reader.from_file(files.path(path), options)
     return _from_name(path, reference, options, double)
 
 
 def checked_model(reference: str) -> "Model":
     """The same for a command: a model of the user's is tried out first, and refused if it cannot be used."""
     model = load_model(reference)
-    if Path(reference.partition("?")[0].partition(":")[0]).suffix.lower() in (".py", ".rddl"):  # a map was read whole
+    if not is_built_in(model.spec.family) or ".py:" in reference:
         from sidestep.models.check import quick_check
 
         quick_check(model, place=f"MODEL '{reference}'")
@@ -68,12 +66,12 @@ def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bo
 
 
 def _from_name(name: str, reference: str, options: Options, double: bool) -> Any:
-    from sidestep.models.builtin import BUILTINS
-
-    if name in BUILTINS:
-        model = BUILTINS[name].build(name, options, double)
-        model.spec = replace(model.spec, name=reference)  # with its options, so that the name alone finds it again
-        return model
-    near = difflib.get_close_matches(name, BUILTINS, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else f"; the built-in names are {', '.join(BUILTINS)}"
-    raise InputError(f"expected {FORMS}{hint}", place=options.place)
+    domain = find_domain(name)
+    if domain is None:
+        names = all_domains()
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; the built-in names are {', '.join(names)}"
+        raise InputError(f"expected {FORMS}{hint}", place=options.place)
+    model = domain.build(options, double)
+    model.spec = replace(model.spec, name=reference)  # with its options, so that the name alone finds it again
+    return model

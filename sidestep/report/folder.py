@@ -11,9 +11,9 @@ from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.constraints import Constraint, Scale, parse_constraints
 from sidestep.labels.experts import Expert, expert_of
 from sidestep.labels.store import Source, Store
-from sidestep.model import Model, Policy, Trajectory
+from sidestep.model import Model, Policy, Spec, Trajectory
 from sidestep.models import load_model
-from sidestep.report.kept import Described, Kept, read_kept
+from sidestep.report.kept import Kept, read_kept
 from sidestep.run_inputs import RunFiles
 from sidestep.runs import LABELS, Run
 
@@ -88,10 +88,10 @@ class Folder:
             return self.seeds[0].kept
         return read_kept(self.path)
 
-    @cached_property
-    def described(self) -> Described | Model:
-        """The model as far as pictures and words need it: as the run described it, or the model itself."""
-        return self.kept.model if self.kept else self.model
+    @property
+    def spec(self) -> Spec:
+        """The model's, as far as pictures and words need it: as the run kept it, or of the model itself."""
+        return self.kept.spec if self.kept else self.model.spec
 
     @cached_property
     def expert(self) -> Expert:

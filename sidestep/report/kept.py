@@ -1,7 +1,7 @@
 """What the pictures of a run are drawn from, kept in its folder when it ends: no model need be run to draw them again.
 
-scenes.safetensors holds, for each policy that is drawn, states, lengths and categories of the trajectories drawn; the
-worst trajectory that the rule found, to lay blame on; and in its header the words beside them and what the model is.
+scenes.safetensors holds the frames of the model's views; for each policy that is drawn, the points of its trajectories
+in each view, their lengths and categories; the worst trajectory, to lay blame on; and the words beside them.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sidestep.core.records import from_json, to_json
 from sidestep.errors import InputError
 from sidestep.files import read_bytes
 from sidestep.model import Space, Spec, Trajectory, Variable
-from sidestep.models.map_text import SUFFIXES, parse_map
 from sidestep.runs import Run
 from sidestep.trees import load_arrays, read_header, save_arrays
 from sidestep.trust import sha256
+from sidestep.views import Frame, Points
 
 FILE = "scenes.safetensors"
 KIND = "scenes"
-DOMAINS = tuple(SUFFIXES.values())  # those with a map
 STEPS = ("states", "actions", "rewards")
 
 
@@ -29,56 +29,56 @@ class Scene(NamedTuple):
     """Trajectories of one policy, and who says what category they are."""
 
     words: str
-    trajectory: Trajectory
+    length: np.ndarray
     categories: np.ndarray
     judge: str
+    points: list[Points]  # in each view
 
 
 class Bad(NamedTuple):
-    """A trajectory that the rule calls bad, a batch of one, and how harmless the safety model takes it to be."""
+    """The worst trajectory, a batch of one; its points in the first view, and how harmless the safety model takes it to
+    be."""
 
+    words: str
     trajectory: Trajectory
+    points: Points
     category: int
     harmless: float
-
-
-@dataclass(frozen=True)
-class Described:
-    """What drawings need of a model."""
-
-    spec: Spec
-    map: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class Kept:
     """Everything in the file."""
 
-    model: Described
+    spec: Spec  # as far as pictures need it
     rule: str  # by name; empty where no rule judged
+    frames: list[Frame]
     scenes: list[Scene]
     bad: Bad | None
 
 
-def write_kept(run: Run, model: Any, rule: str, scenes: Sequence[Scene], bad: Bad | None) -> None:
+def write_kept(
+    run: Run, spec: Spec, rule: str, frames: Sequence[Frame], scenes: Sequence[Scene], bad: Bad | None
+) -> None:
     arrays: dict[str, np.ndarray] = {}
     for index, scene in enumerate(scenes):
-        arrays |= {
-            f"{index}.states": _small(scene.trajectory),
-            f"{index}.length": np.asarray(scene.trajectory.length, np.int32),
-            f"{index}.categories": np.asarray(scene.categories, np.int32),
-        }
+        arrays[f"{index}.length"] = np.asarray(scene.length, np.int32)
+        arrays[f"{index}.categories"] = np.asarray(scene.categories, np.int32)
+        for view, points in enumerate(scene.points):
+            arrays |= _points_arrays(f"{index}.{view}", points, scene.length)
     if bad is not None:
         steps = int(bad.trajectory.length[0])
         arrays |= {f"bad.{name}": np.asarray(getattr(bad.trajectory, name))[:, :steps] for name in STEPS}
         arrays["bad.length"] = np.asarray(bad.trajectory.length, np.int32)
+        arrays |= _points_arrays("bad", bad.points, np.asarray(bad.trajectory.length))
     header = {
         "kind": KIND,
         "policy": sha256(read_bytes(run.path / "policy.safetensors")),
         "rule": rule,
-        "model": _describe(model),
+        "model": _described(spec),
+        "frames": to_json(list(frames)),
         "scenes": [{"words": scene.words, "judge": scene.judge} for scene in scenes],
-        "bad": None if bad is None else {"category": bad.category, "harmless": bad.harmless},
+        "bad": None if bad is None else {"words": bad.words, "category": bad.category, "harmless": bad.harmless},
     }
     save_arrays(run.target(FILE), arrays, header)
 
@@ -100,32 +100,39 @@ def read_kept(folder: Path) -> Kept | None:
 
 
 def _read(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
-    model = _described(header["model"])
-    size, scenes, bad = model.spec.state.size, [], None
+    frames = [from_json(Frame, frame, "its frames") for frame in header["frames"]]
+    scenes, bad = [], None
     for index, said in enumerate(header["scenes"]):
-        states, length = arrays[f"{index}.states"].astype(np.float32), arrays[f"{index}.length"]
-        scenes.append(
-            Scene(
-                str(said["words"]),
-                _checked(_drawn(states, length), size),
-                _numbers(arrays[f"{index}.categories"], length),
-                str(said["judge"]),
-            )
-        )
-    if header["bad"] is not None:
+        length, categories = arrays[f"{index}.length"], arrays[f"{index}.categories"]
+        points = [_checked_points(arrays, f"{index}.{view}", length) for view in range(len(frames))]
+        scenes.append(Scene(str(said["words"]), length, _numbers(categories, length), str(said["judge"]), points))
+    spec, said = _spec(header["model"]), header["bad"]
+    if said is not None:
         parts: Any = [arrays[f"bad.{name}"] for name in (*STEPS, "length")]
-        category, harmless = int(header["bad"]["category"]), float(header["bad"]["harmless"])
-        bad = Bad(_checked(Trajectory(*parts), size), category, harmless)
-    if not scenes:
+        worst = _checked(Trajectory(*parts), spec.state.size)
+        path = _checked_points(arrays, "bad", arrays["bad.length"])
+        bad = Bad(str(said["words"]), worst, path, int(said["category"]), float(said["harmless"]))
+    if not scenes or not frames:
         raise ValueError("no trajectories")
-    return Kept(model, str(header["rule"]), scenes, bad)
+    return Kept(spec, str(header["rule"]), frames, scenes, bad)
 
 
-def _drawn(states: np.ndarray, length: np.ndarray) -> Trajectory:
-    """Of drawn trajectories only the states are kept."""
-    count, time = states.shape[:2]
-    parts: Any = (states, np.zeros((count, time, 0)), np.zeros((count, time)), length)
-    return Trajectory(*parts)
+def _points_arrays(name: str, points: Points, length: np.ndarray) -> dict[str, np.ndarray]:
+    """Without padding."""
+    steps = int(np.max(length))
+    real = np.arange(steps)[None, :] < length[:, None]
+    x, y = (np.where(real, one[:, :steps], 0.0).astype(np.float32) for one in points)
+    return {f"{name}.x": x, f"{name}.y": y}
+
+
+def _checked_points(arrays: dict[str, np.ndarray], name: str, length: np.ndarray) -> Points:
+    if length.ndim != 1 or length.dtype.kind != "i" or not len(length) or length.min() < 1:
+        raise ValueError("trajectories without steps")
+    for axis in "xy":
+        found = arrays[f"{name}.{axis}"]
+        if found.shape != (len(length), length.max()) or found.dtype.kind != "f" or not np.isfinite(found).all():
+            raise ValueError(f"points of shape {found.shape} for {len(length)} trajectories, or not finite")
+    return arrays[f"{name}.x"], arrays[f"{name}.y"]
 
 
 def _checked(trajectory: Trajectory, size: int) -> Trajectory:
@@ -143,41 +150,18 @@ def _numbers(categories: np.ndarray, length: np.ndarray) -> np.ndarray:
     return categories
 
 
-def _small(trajectory: Trajectory) -> np.ndarray:
-    """States without padding; in a byte an entry where that loses nothing, as with one-hot states."""
-    states = np.where(np.asarray(trajectory.mask)[..., None], np.asarray(trajectory.states), 0.0)
-    states = states[:, : int(np.max(trajectory.length))]
-    whole = states.clip(0, 255).astype(np.uint8)
-    return whole if np.array_equal(whole, states) else states.astype(np.float32)
-
-
-def _describe(model: Any) -> dict[str, Any]:
-    spec = model.spec
+def _described(spec: Spec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "family": spec.family,
         "notes": list(spec.notes),
-        "map": list(model.map) if spec.family in DOMAINS else None,
         "state": [
             {"name": v.name, "kind": v.kind, "size": v.size, "labels": list(v.labels)} for v in spec.state.variables
         ],
     }
 
 
-def _described(said: dict[str, Any]) -> Described:
+def _spec(said: dict[str, Any]) -> Spec:
     variables = tuple(
         Variable(str(v["name"]), v["kind"], int(v["size"]), labels=tuple(map(str, v["labels"]))) for v in said["state"]
     )
-    nothing = Space(())
-    spec = Spec(
-        str(said["name"]),
-        Space(variables),
-        nothing,
-        1,
-        notes=tuple(map(str, said["notes"])),
-        family=str(said["family"]),
-    )
-    rows = None
-    if spec.family in DOMAINS:
-        rows = parse_map("\n".join(map(str, said["map"])), kind=spec.family, place="its map")
-    return Described(spec, rows)
+    return Spec(str(said["name"]), Space(variables), Space(()), 1, notes=tuple(map(str, said["notes"])))

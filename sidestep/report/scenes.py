@@ -15,6 +15,7 @@ from sidestep.report.kept import Bad, Scene, write_kept
 from sidestep.report.page import Html, code, join, missing, paragraph
 from sidestep.report.page import figures as beside
 from sidestep.report.svg import svg
+from sidestep.views import Frame
 
 DRAWING = 0xD4A3  # folded into a seed's key: the trajectories drawn are those of no training and no audit
 BY_RULE = "by the rule"
@@ -24,20 +25,24 @@ def keep_scenes(path: Path, model: Model, expert: Expert) -> None:
     """Keep in the folder of a finished run what its pictures are drawn from (see `kept`)."""
     folder = Folder(path)
     folder.model, folder.expert = model, expert
-    found = _fresh_scenes(folder)
-    drawn = [
-        scene._replace(trajectory=scene.trajectory[:LINES], categories=scene.categories[:LINES]) for scene in found
-    ]
-    write_kept(folder.run, model, expert.name if expert.label else "", drawn, _worst(folder, found))
+    frames = [view.frame for view in views(model)]
+    rolled = _rolled_out(folder)
+    found = [_scene(folder, *one) for one in rolled]
+    write_kept(folder.run, model.spec, expert.name if expert.label else "", frames, found, _worst(folder, rolled))
 
 
-def scenes(folder: Folder) -> list[Scene]:
-    """Trajectories of the answer, and of an earlier policy where the run has one: those it kept, or fresh ones."""
-    return folder.kept.scenes if folder.kept else _fresh_scenes(folder)
+def scenes(folder: Folder) -> tuple[list[Frame], list[Scene]]:
+    """The views, and in them trajectories of the answer, and of an earlier policy where the run has one: those that
+    the run kept, or fresh ones."""
+    if folder.kept:
+        return folder.kept.frames, folder.kept.scenes
+    found = [_scene(folder, *one) for one in _rolled_out(folder)]
+    return [view.frame for view in views(folder.model)] if found else [], found
 
 
-def _fresh_scenes(folder: Folder) -> list[Scene]:
-    found: list[Scene] = []
+def _rolled_out(folder: Folder) -> list[tuple[str, Trajectory]]:
+    """Fresh trajectories of each policy that is drawn, and words for it."""
+    found: list[tuple[str, Trajectory]] = []
     earlier = (
         ("before.safetensors", "Before, a policy that heeds no constraint"),
         ("round-0.safetensors", "Before, the policy of the first round"),
@@ -47,9 +52,14 @@ def _fresh_scenes(folder: Folder) -> list[Scene]:
         if policy is None or (found and name.startswith("round")):
             continue
         key = jax.random.fold_in(jax.random.key(int(folder.config.get("seed", 0))), DRAWING)
-        trajectory = jax.tree.map(np.asarray, rollout(folder.model, policy, key, BATCH))
-        found.append(Scene(words, trajectory, *_judged(folder, trajectory)))
+        found.append((words, jax.tree.map(np.asarray, rollout(folder.model, policy, key, BATCH))))
     return found
+
+
+def _scene(folder: Folder, words: str, rolled: Trajectory) -> Scene:
+    drawn = rolled[:LINES]
+    points = [view.points(drawn) for view in views(folder.model)]
+    return Scene(words, np.asarray(drawn.length), *_judged(folder, drawn), points)
 
 
 def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
@@ -62,17 +72,29 @@ def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
     return np.full(len(trajectory), -1), "nobody has judged them"
 
 
-def _worst(folder: Folder, found: list[Scene]) -> Bad | None:
-    """Of what the rule calls worst in these scenes, the trajectory of which the safety model is surest."""
+def _worst(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
+    """The trajectory to lay blame on: of those labelled worst, or of those that the rule calls worst, the one of which
+    the safety model is surest."""
     from sidestep.safety.base import predict
 
-    judged = [scene for scene in found if scene.judge == BY_RULE]
-    if not judged or folder.safety is None:
+    if folder.safety is None:
         return None
-    candidates = jax.tree.map(lambda *parts: np.concatenate(parts), *(scene.trajectory for scene in judged))
-    categories = np.concatenate([scene.categories for scene in judged])
-    row, harmless = _surest(categories, predict(folder.safety, candidates))
-    return Bad(candidates[row : row + 1], int(categories[row]), harmless) if categories[row] > 0 else None
+    if folder.labels is not None:
+        ids, candidates, categories, _ = folder.labels
+        row, harmless = _surest(categories, folder.predicted)
+        words = f"Trajectory {ids[row]} of the run's labels was labelled"
+    elif rolled and folder.expert.label is not None:
+        candidates = jax.tree.map(lambda *parts: np.concatenate(parts), *(trajectory for _, trajectory in rolled))
+        categories = np.asarray(folder.expert.label(candidates))
+        row, harmless = _surest(categories, predict(folder.safety, candidates))
+        words = "A fresh trajectory was called, by the rule,"
+    else:
+        return None
+    one, category = candidates[row : row + 1], int(categories[row])
+    if category == 0:
+        return None
+    words = f"{words} '{folder.categories[category]}'."
+    return Bad(words, one, views(folder.model)[0].points(one), category, harmless)
 
 
 def _surest(categories: np.ndarray, probabilities: np.ndarray) -> tuple[int, float]:
@@ -84,16 +106,19 @@ def _surest(categories: np.ndarray, probabilities: np.ndarray) -> tuple[int, flo
 
 def trajectories(folder: Folder) -> Html:
     """Before and after, in every view of the domain."""
-    shown = scenes(folder)
+    frames, shown = scenes(folder)
     if not shown:
         return missing("There is no policy yet, so there are no trajectories to draw.")
     parts = []
-    for number_of_view, view in enumerate(views(folder.described)):
-        drawn = [draw_view(view, scene.trajectory, scene.categories, folder.categories) for scene in shown]
+    for number_of_view, frame in enumerate(frames):
+        drawn = [
+            draw_view(frame, scene.points[number_of_view], scene.length, scene.categories, folder.categories)
+            for scene in shown
+        ]
         same_frame(drawn)
         pictures = []
         for index, (figure, scene) in enumerate(zip(drawn, shown, strict=True)):
-            caption = f"{scene.words}: {view.title}. Colours: {scene.judge}."
+            caption = f"{scene.words}: {frame.title}. Colours: {scene.judge}."
             pictures.append((svg(f"{_slug(folder)}path{number_of_view}{index}", caption, figure), caption))
         parts.append(beside(*pictures))
     if len(shown) == 1:
@@ -107,43 +132,26 @@ def blame(folder: Folder) -> Html:
 
     if folder.safety is None:
         return missing("The run has no safety model to ask.")
-    found = _bad_trajectory(folder)
-    if found is None:
+    found = [(one, bad) for one in folder.seeds or [folder] if (bad := _bad(one))]
+    if not found:
         return missing("No trajectory with a side effect is at hand, so there is nothing to blame.")
-    one, category, words = found
-    seen = explanation(folder.safety, one, folder.categories)
-    names = folder.described.spec.state.names
+    of, bad = min(found, key=lambda one: (-one[1].category, one[1].harmless))
+    frame = of.kept.frames[0] if of.kept else views(of.model)[0].frame
+    seen = explanation(folder.safety, bad.trajectory, folder.categories)
+    names = folder.spec.state.names
     over_time = "The state over time, and each step's share of the blame."
-    first = views(folder.described)[0]
-    on_view = f"The larger the disc, the more of the blame the step carries: {first.title}."
+    on_view = f"The larger the disc, the more of the blame the step carries: {frame.title}."
     pictures = beside(
-        (svg("blame-view", on_view, draw_blame(first, one, seen.shares, category)), on_view),
+        (svg("blame-view", on_view, draw_blame(frame, bad.points, seen.shares, bad.category)), on_view),
         (svg("blame-time", over_time, figures.blame_over_time(seen, names)), over_time),
     )
-    return join([paragraph(words), pictures, code("\n".join(seen.lines(names)))])
+    return join([paragraph(bad.words), pictures, code("\n".join(seen.lines(names)))])
 
 
-def _bad_trajectory(folder: Folder) -> tuple[Trajectory, int, str] | None:
-    """Of those labelled worst, the one of which the safety model is surest: from the store, or else from the rule."""
-    if folder.labels is not None:
-        ids, candidates, categories, _ = folder.labels
-        row, _ = _surest(categories, folder.predicted)
-        worst, one = int(categories[row]), candidates[row : row + 1]
-        words = f"Trajectory {ids[row]} of the run's labels was labelled"
-    else:
-        found = [_kept_worst(one) for one in folder.seeds or [folder]]
-        bad = min((one for one in found if one), key=lambda one: (-one.category, one.harmless), default=None)
-        if bad is None:
-            return None
-        worst, one = bad.category, bad.trajectory
-        words = "A fresh trajectory was called, by the rule,"
-    if not 0 < worst < len(folder.categories):
-        return None
-    return one, worst, f"{words} '{folder.categories[worst]}'."
-
-
-def _kept_worst(folder: Folder) -> Bad | None:
-    return folder.kept.bad if folder.kept else _worst(folder, _fresh_scenes(folder))
+def _bad(folder: Folder) -> Bad | None:
+    """The trajectory to lay blame on, kept or found now; None where there is none."""
+    bad = folder.kept.bad if folder.kept else _worst(folder, _rolled_out(folder))
+    return bad if bad and 0 < bad.category < len(folder.categories) else None
 
 
 def _slug(folder: Folder) -> str:

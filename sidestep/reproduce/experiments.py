@@ -5,21 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidestep.errors import InputError
-from sidestep.models.map_text import SUFFIXES, Domain, builtin_maps
+from sidestep.models.domains import all_domains, domain_of_file
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.models.domains.driving.model import Driving
+from sidestep.models.grids import built_in_maps
 from sidestep.reproduce.jobs import Job
 
-GRIDS: tuple[Domain, ...] = ("boxpushing", "driving")
-PAIR_LABELS = {"boxpushing": 1716, "driving": 3616}  # of a map, as the paper's ~1.7k and ~3.5k
-BUDGETS = {"boxpushing": (2000, 4000, 6000, 7000), "driving": (4000, 6000, 7000)}
+GRIDS = {"boxpushing": Boxpushing, "driving": Driving}
+PAPER = {name: domain.paper for name, domain in all_domains().items()}
 GRID_METHODS = ("MBGE", "MF-Lagrange")
-CONTINUOUS_METHODS = {"navigation": ("PPO", "MFGE", "MBGE"), "hvac": ("PPO", "MBGE")}
+CONTINUOUS_METHODS = {name: PAPER[name].methods for name in ("navigation", "hvac")}
 NO_SIDE_EFFECTS = "mild+<=0"
 MOSTLY_FREE = "none>=0.95"
 MOSTLY_SAFE = "safe>=0.95"
-NON_MARKOV_MAP: dict[Domain, int] = {
-    "boxpushing": 4,
-    "driving": 4,
-}  # of our maps those where the best plan breaks the rule most often
 NON_MARKOV_HORIZON = 250
 
 
@@ -73,7 +71,7 @@ QUICK = Size(
 
 @dataclass(frozen=True)
 class GridMap:
-    domain: Domain
+    domain: str
     name: str
     reference: str  # as `load_model` takes it
 
@@ -86,15 +84,15 @@ def find_maps(folder: Path | None, size: Size) -> list[GridMap]:
 
 
 def _own_maps() -> list[GridMap]:
-    small = [(domain, name) for domain in GRIDS for name in builtin_maps(domain) if len(name) == 1]
+    small = [(domain, name) for domain, grid in GRIDS.items() for name in built_in_maps(grid) if len(name) == 1]
     return [GridMap(domain, f"{domain}-{name}", f"{domain}?map={name}") for domain, name in small]
 
 
 def _maps_in(folder: Path) -> list[GridMap]:
     if not folder.is_dir():
         raise InputError("is no folder", place=f"--maps {folder}")
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
-    maps = [GridMap(SUFFIXES[path.suffix], f"{SUFFIXES[path.suffix]}-{path.stem}", str(path)) for path in files]
+    found = ((path, domain_of_file(path)) for path in sorted(folder.rglob("*")))
+    maps = [GridMap(d.name, f"{d.name}-{path.stem}", str(path)) for path, d in found if d and d.name in GRIDS]
     if not maps:
         raise InputError("holds no .bp or .nav file", place=f"--maps {folder}")
     twice = {one.name for one in maps if [other.name for other in maps].count(one.name) > 1}
@@ -112,7 +110,7 @@ def pair_job(grid: GridMap, seed: int, size: Size) -> Job:
     settings = {
         "model": grid.reference,
         "seed": seed,
-        "labels": PAIR_LABELS[grid.domain],
+        "labels": PAPER[grid.domain].pair_labels,
         "steps": size.pair_steps,
         "file": f"safety/{name}.safetensors",
     }
@@ -120,7 +118,7 @@ def pair_job(grid: GridMap, seed: int, size: Size) -> Job:
 
 
 def approval_job(grid: GridMap, seed: int) -> Job:
-    settings = {"model": grid.reference, "seed": seed, "budgets": list(BUDGETS[grid.domain])}
+    settings = {"model": grid.reference, "seed": seed, "budgets": list(PAPER[grid.domain].query_budgets)}
     return Job(f"{grid.name}-markov-ha-s-seed{seed}", "approval", settings, group=f"{grid.name}-markov-ha-s")
 
 
@@ -206,7 +204,7 @@ def curve_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> lis
 def non_markov_maps(folder: Path | None, maps: Sequence[GridMap]) -> list[GridMap]:
     """One map of each domain, with a shorter horizon: the first of a folder's, or the fourth of ours."""
     if folder is None:
-        chosen = [GridMap(d, f"{d}-{n}", f"{d}?map={n}") for d, n in NON_MARKOV_MAP.items()]
+        chosen = [GridMap(d, f"{d}-{n}", f"{d}?map={n}") for d in GRIDS for n in [PAPER[d].trajectory_map]]
     else:
         firsts = (next((grid for grid in maps if grid.domain == domain), None) for domain in GRIDS)
         chosen = [grid for grid in firsts if grid is not None]

@@ -19,7 +19,6 @@ from sidestep.finite.lexicographic import lexicographic, lexicographic_lp
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import from_start, value_iteration
 from sidestep.labels.rules import Rule
-from sidestep.models.map_text import SURFACES
 from sidestep.reproduce.exact import PENALTY, side_effects
 from sidestep.reproduce.queries import Answers, random_queries
 
@@ -73,5 +72,5 @@ def state_features(model: Any) -> np.ndarray:
     """Of each state (N, F): where it is as numbers, its status, and the kind of ground under the agent."""
     row, column = np.divmod(model.cell, len(model.map[0]))
     status = model.status[:, None] == np.arange(len(model.statuses))[None, :]
-    ground = [model.on == surface for surface in SURFACES[model.kind]]
+    ground = [model.on == surface for surface in model.kind.surfaces]
     return np.column_stack([row, column, status, *ground]).astype(float)

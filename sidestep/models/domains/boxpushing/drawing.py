@@ -1,0 +1,10 @@
+"""Boxpushing is seen as walks on the map."""
+
+from sidestep.models.domains.boxpushing.model import Boxpushing
+from sidestep.views import Cells, View, on_map
+
+TONES = {"F": 1, "@": 2, "x": 4}
+
+
+def views(model: Boxpushing) -> list[View]:
+    return [on_map(model.spec, Cells(model.map, TONES, letters="SBG"))]
