@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test fuzz lint bench clean
 
 demo: $(INSTALLED) ## set up, run the main job, end with a report to open
 	$(BIN)/sidestep demo
 
 test: $(INSTALLED) ## set up and run the tests
 	$(BIN)/pytest -n 2 --dist loadfile
+
+fuzz: $(INSTALLED) ## ten thousand odd inputs of every kind; counts in benchmarks/results/fuzz.md
+	$(BIN)/python benchmarks/fuzz.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -27,14 +27,25 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.compiling import run_seldom
-from sidestep.errors import InputError
+from sidestep.errors import InputError, shortened
 
 Kind = Literal["real", "int", "bool", "one-hot"]
 Gradient = Literal["exact", "straight-through", "none"]
 
 BLOCK = 1024  # steps that are tested at once
+MOST_ENTRIES, MOST_STEPS, LONGEST_NAME = 10**6, 10**6, 1000
 MOST_MEMORY = 0.25  # of the machine's memory that one batch of trajectories may take
 STRETCH = 25  # steps between two looks at whether every trajectory of a batch has ended
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _require_name(name: Any, what: str) -> None:
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        shown = shortened(repr(name))
+        raise InputError(f"{what} must be printable text of at most {LONGEST_NAME:,} characters, not {shown}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +61,13 @@ class Variable:
     default: float | np.ndarray = 0.0  # of an action: what stands there when nothing is done
 
     def __post_init__(self) -> None:
+        _require_name(self.name, "a variable's name")
+        if self.kind not in get_args(Kind):
+            raise InputError(
+                f"variable '{self.name}' has the kind {self.kind!r}; there are {', '.join(get_args(Kind))}"
+            )
+        if not _is_whole(self.size) or not 1 <= self.size <= MOST_ENTRIES:
+            raise InputError(f"variable '{self.name}' must have 1 to {MOST_ENTRIES:,} entries, not {self.size!r}")
         if self.labels and len(self.labels) != self.size:
             raise InputError(
                 f"variable '{self.name}' has {self.size} entries but {len(self.labels)} labels; give one label an entry"
@@ -60,6 +78,8 @@ class Variable:
                     f"variable '{self.name}' has {self.size} entries but a bound of shape {np.shape(bound)}; "
                     "a bound is one number or one number an entry"
                 )
+            if np.asarray(bound).dtype.kind not in "biuf" or np.isnan(bound).any():
+                raise InputError(f"variable '{self.name}' has the bound or default {bound!r}, which is not a number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +87,13 @@ class Space:
     """The variables of a vector, in the order in which they stand in it."""
 
     variables: tuple[Variable, ...]
+
+    def __post_init__(self) -> None:
+        if not self.variables or not all(isinstance(variable, Variable) for variable in self.variables):
+            raise InputError("a space is made of one Variable or more")
+        names = [variable.name for variable in self.variables]
+        if len(set(names)) < len(names):
+            raise InputError(f"the names of a space's variables must differ, and these are {', '.join(names)}")
 
     @property
     def size(self) -> int:
@@ -134,12 +161,18 @@ class Spec:
     unenforced: tuple[str, ...] = ()  # what the model forbids and a rollout may do all the same: never certified
 
     def __post_init__(self) -> None:
+        _require_name(self.name, "a model's name")
+        for part in (self.state, self.action):
+            if not isinstance(part, Space):
+                raise InputError(f"model '{self.name}': state and action are each a Space, not a {type(part).__name__}")
         if self.gradient not in ("exact", "straight-through", "none"):
             raise InputError(
                 f"model '{self.name}': gradient is 'exact', 'straight-through' or 'none', not {self.gradient!r}"
             )
-        if self.horizon < 1:
-            raise InputError(f"model '{self.name}': the horizon must be at least 1, not {self.horizon}")
+        if not _is_whole(self.horizon) or not 1 <= self.horizon <= MOST_STEPS:
+            raise InputError(
+                f"model '{self.name}': the horizon is a whole number from 1 to {MOST_STEPS:,}, not {self.horizon!r}"
+            )
         if not 0.0 < self.discount <= 1.0:
             raise InputError(f"model '{self.name}': the discount must lie in (0, 1], not {self.discount}")
 

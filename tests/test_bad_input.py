@@ -264,7 +264,7 @@ REFERENCES = {
     "hvac?rooms=2.5": "not '2.5'",
     "hvac?rooms": "not ''",
     "hvac?rooms=6&rooms=8": "given twice",
-    "hvac?rooms=99999999999": "whole number from 2 to 1000000",
+    "hvac?rooms=99999999999": "whole number from 2 to 2000",
     "reservoir?reservoirs=0": "option 'reservoirs' is a whole number from 1",
     "navigation?horizon=0": "option 'horizon' is a whole number from 1",
     "navigation?horizon=-5": "not '-5'",

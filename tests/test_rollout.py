@@ -254,16 +254,27 @@ def test_uniform_policy_in_a_rollout_stays_within_the_bounds():
 
 # Specs, spaces and variables that make no sense.
 
+SPACE = Space((Variable("x"),))
+
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Variable("temp", size=2, labels=("r1",)), "'temp' has 2 entries but 1 labels"),
         (lambda: Variable("temp", size=2, low=np.zeros(3)), "'temp' has 2 entries but a bound of shape (3,)"),
-        (lambda: Spec("m", Space(()), Space(()), 0), "the horizon must be at least 1, not 0"),
-        (lambda: Spec("m", Space(()), Space(()), 5, discount=1.5), "discount must lie in (0, 1], not 1.5"),
-        (lambda: Spec("m", Space(()), Space(()), 5, gradient="some"), "gradient is 'exact'"),
-        (lambda: Space((Variable("x"),)).take(np.zeros(1), "y"), "no variable 'y' here; there are x"),
+        (lambda: Spec("m", SPACE, SPACE, 0), "the horizon is a whole number from 1 to 1,000,000, not 0"),
+        (lambda: Spec("m", SPACE, SPACE, 5, discount=1.5), "discount must lie in (0, 1], not 1.5"),
+        (lambda: Spec("m", SPACE, SPACE, 5, gradient="some"), "gradient is 'exact'"),
+        (lambda: Spec("", SPACE, SPACE, 5), "a model's name must be printable text"),
+        (lambda: Spec("m", None, SPACE, 5), "state and action are each a Space, not a NoneType"),
+        (lambda: Spec("m", SPACE, SPACE, 2.5), "not 2.5"),
+        (lambda: Variable(3), "a variable's name must be printable text"),
+        (lambda: Variable("x", "whole"), "has the kind 'whole'; there are real, int, bool, one-hot"),
+        (lambda: Variable("x", size=0), "must have 1 to 1,000,000 entries, not 0"),
+        (lambda: Variable("x", low=float("nan")), "which is not a number"),
+        (lambda: Space(()), "one Variable or more"),
+        (lambda: Space((Variable("x"), Variable("x"))), "must differ, and these are x, x"),
+        (lambda: SPACE.take(np.zeros(1), "y"), "no variable 'y' here; there are x"),
     ],
 )
 def test_nonsense_is_refused_by_name(make, words):

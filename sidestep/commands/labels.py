@@ -6,7 +6,7 @@ from typing import Any
 from sidestep.commands.console import progress_bar, say
 from sidestep.errors import InputError
 
-MOST_COLLECTED, MOST_STEPS = 10**8, 10**6
+MOST_COLLECTED = 10**8
 MOST_FAULTS = 20  # that are listed
 CHUNK = 10_000  # trajectories between two movements of the progress bar
 
@@ -20,7 +20,7 @@ def collect(
     from sidestep.commands.policies import named_policy
     from sidestep.labels.rules import scale_of
     from sidestep.labels.store import Store
-    from sidestep.model import require_finite, rollout
+    from sidestep.model import MOST_STEPS, require_finite, rollout
     from sidestep.models import checked_model
 
     for option, number, most in (("--count", count, MOST_COLLECTED), ("--horizon", horizon, MOST_STEPS)):

@@ -11,6 +11,7 @@ import io
 import lzma
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ NUMBERS = ("round", "seed")  # the remarks that are numbers
 FORMULA = tuple("=+-@\t\r'")  # a text that begins so is escaped; the apostrophe, so that it can be taken off again
 NPZ_ERRORS = (  # what reading a damaged archive may raise
     *(OSError, ValueError, EOFError, KeyError, RuntimeError, SyntaxError, TypeError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
 )
 MOST_BYTES = 2**30  # that an imported file may unpack to
 EXACT = "%.9g"  # nine digits tell any two float32 numbers apart

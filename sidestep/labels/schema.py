@@ -28,6 +28,7 @@ from sidestep.files import disk_is_full
 if TYPE_CHECKING:
     from sidestep.model import Space, Spec
 
+STORE_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of damaged files also texts and numbers that are none
 APPLICATION_ID = 0x53696465  # "Side" in the file's header: this SQLite file is a label store
 FORMAT = 1
 WAIT_SECONDS = 120.0  # for other writers, before giving up
@@ -125,7 +126,7 @@ def is_made(path: Path) -> bool:
     try:
         with closing(_connect(path, mode="rw")) as connection:
             return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
-    except sqlite3.DatabaseError as error:
+    except STORE_ERRORS as error:
         if isinstance(full := cannot_use(error, path, ""), DiskFull):
             raise full from error
         return True
@@ -151,7 +152,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, dict[str, str]]:
         connection.execute("PRAGMA synchronous = FULL")
         about = dict(connection.execute("SELECT key, value FROM about"))
         return connection, about
-    except sqlite3.DatabaseError as error:
+    except STORE_ERRORS as error:
         connection.close()
         raise cannot_use(error, path, "this is not a label store that can be read") from error
     except InputError:
@@ -159,7 +160,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, dict[str, str]]:
         raise
 
 
-def cannot_use(error: sqlite3.Error, path: Path, otherwise: str) -> InputError:
+def cannot_use(error: Exception, path: Path, otherwise: str) -> InputError:
     """What SQLite says against a store; a full disk is no fault of the store's."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     suspect = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and disk_is_full(path.parent)

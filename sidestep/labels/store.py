@@ -11,7 +11,6 @@ wrote is on disk; several processes may write at once. This module does not impo
 """
 
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -136,7 +135,7 @@ class Store:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except schema.STORE_ERRORS as error:
             raise schema.cannot_use(error, self.path, "the store cannot be read or written") from error
 
     def add(

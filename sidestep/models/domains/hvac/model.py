@@ -8,7 +8,7 @@ from sidestep.models.rddl_domain import instance_text, rddl_model
 
 
 def build(options: Options, double: bool) -> Model:
-    rooms = options.integer("rooms", 6, 2) or 6
+    rooms = options.integer("rooms", 6, 2, 2000) or 6
     if rooms % 2:
         raise InputError(f"option 'rooms' is an even number (two rows of rooms), not {rooms}", place=options.place)
     description = f"{DOMAIN.description} ({rooms} rooms)"

@@ -34,7 +34,7 @@ RESERVOIRS = (
 
 
 def build(options: Options, double: bool) -> Model:
-    reservoirs = options.integer("reservoirs", 20, 1) or 20
+    reservoirs = options.integer("reservoirs", 20, 1, 2000) or 20
     description = f"{DOMAIN.description} ({reservoirs} reservoirs)"
     return rddl_model(__package__, "reservoir.rddl", options, double, instance(reservoirs), description)
 
