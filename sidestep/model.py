@@ -356,6 +356,18 @@ def forbidden(model: Model, trajectory: "Trajectory") -> str | None:
     )
 
 
+class Forbidden(InputError):
+    """A rollout took an action that its model forbids."""
+
+
+def require_allowed(model: Model, trajectory: "Trajectory") -> "Trajectory":
+    """The trajectories, if all that they do is allowed."""
+    sentence = forbidden(model, trajectory)
+    if sentence is not None:
+        raise Forbidden(sentence)
+    return trajectory
+
+
 @run_seldom
 def _broken(model: Model, states: Array, actions: Array) -> Array:
     """(batch, time, rules), a block of steps at a time."""

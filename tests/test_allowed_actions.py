@@ -1,6 +1,7 @@
 """What a model forbids is not done: bounds, masks, counts, linear preconditions and those that can only be tried."""
 
 import itertools
+import json
 import warnings
 from functools import partial
 
@@ -13,11 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidestep.answers import Actor
+from sidestep.certification.evaluation import evaluate
+from sidestep.cli import main
 from sidestep.errors import InputError
 from sidestep.export import export_numpy
 from sidestep.labels.collect import explore
+from sidestep.labels.experts import RuleExpert
+from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, Trajectory, UniformPolicy, forbidden, rollout, within_rules
-from sidestep.models import load_model
+from sidestep.models import checked_model, load_model
 from sidestep.models.allowed_actions import Entries, Rows, allowed_action
 from sidestep.models.check import check_model
 from sidestep.policies import make_policy
@@ -364,6 +369,57 @@ def test_a_state_in_which_nothing_is_allowed_is_found(folder, key):
     assert [finding.verdict for finding in findings] == ["note"], check_model(model, key)
     assert "stock == 3" in findings[0].found
     assert "nothing can be certified" in findings[0].found
+
+
+PUSHED = '''
+import jax
+import jax.numpy as jnp
+from sidestep.model import Space, Spec, Variable
+
+class Pushed:
+    """A number that one pushes; to push hard is forbidden at some steps, and nothing keeps one from it."""
+    spec = Spec("pushed", Space((Variable("x"), Variable("clock"))), Space((Variable("push", low=-1.0, high=1.0),)),
+                horizon=4, discount=1.0, ends=False)
+    rules = ("'no hard push'",)
+    def reset(self, key):
+        return jnp.zeros(2)
+    def step(self, state, action, key):
+        return state + jnp.stack([action[0], 1.0]), action[0], jnp.asarray(False)
+    def broken(self, state, action):
+        return action > LIMIT
+
+def rule(trajectory):
+    return (trajectory.states[:, 0, 0] < -1.0).astype(int)
+
+rule.categories = ("none", "severe")
+'''
+SMALL = ["--labels", "40", "--rounds", "1", "--members", "1", "--units", "4", "--first-fit", "40", "--later-fit", "40"]
+SMALL += ["--round-epochs", "2", "--searching-rounds", "1", "--polish-epochs", "50", "--widths", "4", "--batch", "8"]
+SMALL += ["--test-batch", "16", "--search-rounds", "0", "--audits", "1", "--rollouts", "150", "--quiet"]
+
+
+@pytest.mark.parametrize(("limit", "status"), [(0.5, 1), (2.0, 0)])
+def test_plan_certifies_no_policy_that_does_what_is_forbidden(tmp_path, limit, status, capsys):
+    (tmp_path / "pushed.py").write_text(PUSHED.replace("LIMIT", str(limit)))
+    file, run = tmp_path / "pushed.py", tmp_path / "run"
+    command = ["plan", f"{file}:Pushed", "--rule", f"{file}:rule", "--constraint", "none>=0.9", *SMALL]
+    assert main([*command, "--out", str(run), "--json"]) == status
+    result = json.loads(capsys.readouterr().out)
+    assert [constraint["certified"] for constraint in result["constraints"]] == [status == 0]
+    assert ("forbids: 'no hard push' does not hold" in (run / "result.json").read_text()) == (status == 1)
+
+
+def test_an_audit_tells_of_what_random_actions_never_did(tmp_path):
+    """Only a policy that pushes with all its might is seen to break this rule."""
+    (tmp_path / "pushed.py").write_text(PUSHED.replace("LIMIT", "0.999999"))
+    model = checked_model(f"{tmp_path / 'pushed.py'}:Pushed")
+    assert model.spec.unenforced == ()
+    rule = RuleExpert(load_rule(f"{tmp_path / 'pushed.py'}:rule", model))
+    hard = FunctionPolicy(lambda state, clock, key: jnp.ones(1))
+    found = evaluate(model, hard, rule, jax.random.key(0), 10)
+    assert found.forbidden.startswith("step 0 of trajectory 0 takes an action that the model 'pushed' forbids")
+    soft = FunctionPolicy(lambda state, clock, key: jnp.zeros(1))
+    assert evaluate(model, soft, rule, jax.random.key(0), 10).forbidden is None
 
 
 def test_constraints_of_the_old_section_are_kept(folder, key):

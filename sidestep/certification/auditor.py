@@ -16,7 +16,8 @@ from sidestep.constraints import Constraint
 from sidestep.errors import InputError, LabelsNeeded
 from sidestep.labels.experts import Expert
 from sidestep.labels.store import Store
-from sidestep.model import Model, Policy
+from sidestep.model import Forbidden, Model, Policy
+from sidestep.models.check import what_is_not_kept
 
 
 def policy_hash(file: Path) -> str:
@@ -71,17 +72,18 @@ class Auditor:
             self.require_certifiable(audit.most, audit.promised, audit.number)
         except InputError as error:
             return replace(audit, status="refused", constraints=self._unknown(), reason=str(error))
-        decided = self._fixed(audit, policy) if audit.method == "fixed" else self._sequential(audit, policy)
-        if not reason:
-            return decided
-        verdicts = tuple(replace(verdict, certified=False) for verdict in decided.constraints)
-        return replace(decided, status="refused", constraints=verdicts, reason=reason)
+        try:
+            decided = self._fixed(audit, policy) if audit.method == "fixed" else self._sequential(audit, policy)
+        except Forbidden as error:
+            return replace(audit, status="refused", constraints=self._unknown(), reason=str(error))
+        return _refused(decided, reason) if reason else decided
 
     def _fixed(self, audit: Audit, policy: Policy) -> Audit:
         key = jax.random.fold_in(certification_key(audit.seed), audit.number)
-        figures, counts = evaluate(self.model, policy, self.expert, key, audit.most)
+        figures, counts, forbidden = evaluate(self.model, policy, self.expert, key, audit.most)
         verdicts = judge(self.constraints, counts, audit.confidence)
-        return _closed(audit, verdicts, figures, audit.most, audit.most)
+        decided = _closed(audit, verdicts, figures, audit.most, audit.most)
+        return _refused(decided, forbidden) if forbidden else decided
 
     def _sequential(self, audit: Audit, policy: Policy) -> Audit:
         assert self.store is not None
@@ -109,9 +111,16 @@ class Auditor:
 
 def not_enforced(model: Model) -> str | None:
     """Why no policy of this model can be certified; None where there is no such reason."""
-    if not model.spec.unenforced:
+    not_kept = what_is_not_kept(model)
+    if not not_kept:
         return None
-    return f"rollouts of '{model.spec.name}' may do what the model forbids: {'; '.join(model.spec.unenforced)}"
+    return f"rollouts of '{model.spec.name}' may do what the model forbids: {'; '.join(not_kept)}"
+
+
+def _refused(decided: Audit, reason: str) -> Audit:
+    """The audit with its figures, of which nothing is certified."""
+    verdicts = tuple(replace(verdict, certified=False) for verdict in decided.constraints)
+    return replace(decided, status="refused", constraints=verdicts, reason=reason)
 
 
 def _closed(audit: Audit, verdicts: tuple[Verdict, ...], figures: Figures, rollouts: int, labels: int) -> Audit:

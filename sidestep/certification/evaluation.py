@@ -1,6 +1,7 @@
 """Fresh rollouts of a policy, with random numbers that no decision has seen, and what they earned and did."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -8,7 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.certification.records import Figures, Penalty, Return
 from sidestep.labels.experts import Expert
-from sidestep.model import Model, Policy, Trajectory, require_finite, rollout
+from sidestep.model import Model, Policy, Trajectory, forbidden, require_finite, rollout
 
 CERTIFICATION = 0x5AFE  # folded into a seed's key: trajectories of certification never meet those of training
 BATCH = 1000
@@ -19,13 +20,21 @@ def certification_key(seed: int) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.key(seed), CERTIFICATION)
 
 
-def evaluate(
-    model: Model, policy: Policy, expert: Expert, key: PRNGKeyArray, rollouts: int = ROLLOUTS
-) -> tuple[Figures, list[int]]:
-    """Figures of fresh rollouts that the expert labels at once, and how many fell into each category."""
+class Evaluation(NamedTuple):
+    """What fresh rollouts earned and did."""
+
+    figures: Figures
+    counts: list[int]  # how many fell into each category
+    forbidden: str | None  # the first action that the model forbids, in words
+
+
+def evaluate(model: Model, policy: Policy, expert: Expert, key: PRNGKeyArray, rollouts: int = ROLLOUTS) -> Evaluation:
+    """Figures of fresh rollouts that the expert labels at once."""
     assert expert.label is not None
+    broken = None
     returns, penalties, counts = [], [], np.zeros(len(expert.scale.categories), int)
     for trajectory in _fresh(model, policy, key, rollouts):
+        broken = broken or forbidden(model, trajectory)
         returns.append(_both_returns(trajectory, model))
         counts += np.bincount(np.asarray(expert.label(trajectory)), minlength=len(counts))
         if expert.penalty is not None:
@@ -35,7 +44,7 @@ def evaluate(
         together = np.concatenate(penalties)
         penalty = Penalty(float(together.mean()), float(together.std()))
     shares = {name: int(n) / rollouts for name, n in zip(expert.scale.categories, counts, strict=True)}
-    return Figures(_return(returns), shares, penalty), counts.tolist()
+    return Evaluation(Figures(_return(returns), shares, penalty), counts.tolist(), broken)
 
 
 def fresh_return(model: Model, policy: Policy, key: PRNGKeyArray, rollouts: int = ROLLOUTS) -> Return:

@@ -45,7 +45,7 @@ from sidestep.constraints import Constraint
 from sidestep.errors import InputError
 from sidestep.labels.store import Store
 from sidestep.labels.votes import resolve
-from sidestep.model import Model, Policy, require_finite, rollout
+from sidestep.model import Model, Policy, require_allowed, require_finite, rollout
 
 Status = Literal["undecided", "certified", "refused"]
 
@@ -175,7 +175,8 @@ def _put_runs(store: Store, model: Model, policy: Policy, key: PRNGKeyArray, sta
     for index in range(start // BATCH, -(-stop // BATCH)):
         batch = rollout(model, policy, jax.random.fold_in(key, index), BATCH)
         rows = slice(max(start - index * BATCH, 0), min(stop - index * BATCH, BATCH))
-        ids += store.add(require_finite(model.spec, batch[rows]), policy=SOURCE).ids.tolist()
+        fresh = require_allowed(model, require_finite(model.spec, batch[rows]))
+        ids += store.add(fresh, policy=SOURCE).ids.tolist()
     return ids
 
 

@@ -29,6 +29,7 @@ def tell_people(run: Run, before: Sequence[str], after: str) -> None:
 
 
 def tell_notes(spec: Spec, quiet: bool) -> None:
-    """What a plan should be read with: why there is no gradient, which preconditions are not enforced."""
-    for note in () if quiet else spec.notes:
+    """What a plan should be read with: why there is no gradient, what the model forbids and rollouts may do."""
+    unenforced = tuple(f"nothing can be certified, since {sentence}" for sentence in spec.unenforced)
+    for note in () if quiet else (*spec.notes, *unenforced):
         say(f"note: {note}", stderr=True)

@@ -176,7 +176,7 @@ def finish(
             most=ROLLOUTS,
             promised=CONFIDENCE,
         )
-        sampled, _ = evaluate(model, plan.policy, expert, certification_key(seed))
+        sampled = evaluate(model, plan.policy, expert, certification_key(seed)).figures
         result = audited_result(audit, ledger.audits, sampled=sampled, **about)
     target.write_json("result.json", result_to_json(result))
     keep_scenes(target.path, model, expert)

@@ -75,7 +75,16 @@ def quick_check(model: Model, place: str) -> None:
             raise InputError(f"this model cannot be used: {finding.found}", place=place)
         if finding.what == "rules" and finding.verdict == "note":
             sentence = finding.found.removeprefix(NOT_KEPT)
-            model.spec = replace(model.spec, unenforced=tuple(dict.fromkeys([*model.spec.unenforced, sentence])))
+            unenforced = tuple(dict.fromkeys([*model.spec.unenforced, sentence]))
+            object.__setattr__(model, "spec", replace(model.spec, unenforced=unenforced))  # a user's may be frozen
+
+
+def what_is_not_kept(model: Model) -> tuple[str, ...]:
+    """What the model forbids and rollouts do all the same: as its spec says, or as random rollouts show."""
+    if model.spec.unenforced or model.spec.family or not rules_of(model):
+        return model.spec.unenforced
+    broken = forbidden(model, rollout(model, UniformPolicy(model), jax.random.key(0), TRAJECTORIES))
+    return () if broken is None else (broken,)
 
 
 def _looked(model: Model, key: PRNGKeyArray, looks: Sequence[tuple[str, Look]]) -> list[Finding]:

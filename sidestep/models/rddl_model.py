@@ -107,9 +107,11 @@ class RddlModel:
             )
             action = self._with_whole_bounds(action, integers)
         self.rules = tuple(self._preconditions.words)
+        self.ways = self._preconditions.ways  # by which the rules are kept
         self.allowed = jax.jit(self._nearest_allowed) if self._preconditions.more_than_bounds else None
         self.broken = jax.jit(self._broken)
         gradient, notes = gradient_traits(rddl)
+        notes += tuple(f"gradients do not see how {words} limits the actions" for words in self._preconditions.unseen)
         if relaxed:
             gradient = "straight-through"
             notes = ("relaxed: gradients, and some values, are those of smooth surrogates and not the model's own",)

@@ -328,11 +328,18 @@ class Preconditions:
         groups = np.zeros((len(self.space.variables), self.space.size), bool)
         for group, variable in enumerate(self.space.variables):
             groups[group, self.space.slices[variable.name]] = True
-        bent = any(
-            kept == "test" and any(self._is_real(p.etype[1]) for p in mentioned(condition.expression, self._actions))
+        return Entries(default, real, groups, self.most, bool(self.unseen))
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The preconditions on real actions that are only tried out: gradients pass them by."""
+        found = [
+            self.words[condition.precondition]
             for condition, kept, _ in self._tests
-        )
-        return Entries(default, real, groups, self.most, bent)
+            if kept == "test"
+            and any(self._is_real(place.etype[1]) for place in mentioned(condition.expression, self._actions))
+        ]
+        return tuple(dict.fromkeys(found))
 
     @property
     def bound_by_state(self) -> bool:

@@ -126,7 +126,7 @@ def plan_grid(settings: Settings, jobs: Jobs) -> Settings:
 def judge_shares(model: Any, policy: Any, settings: Settings) -> Settings:
     """Shares of the categories that the rule `judge` gives to whole trajectories, on fresh rollouts."""
     rule, rollouts = load_rule(settings["judge"], model), settings["rollouts"]
-    figures, _ = evaluate(model, policy, RuleExpert(rule), stream(settings["seed"], JUDGING), rollouts)
+    figures = evaluate(model, policy, RuleExpert(rule), stream(settings["seed"], JUDGING), rollouts).figures
     return {"shares": figures.side_effects, "rollouts": rollouts}
 
 
