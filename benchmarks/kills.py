@@ -1,22 +1,32 @@
 """Kill a run at random moments and resume it: is the answer that of the run that nobody disturbed?
 
-    python benchmarks/kills.py [--what plan campaign] [--kills 20] [--seed 0] [--out FOLDER]
+    python benchmarks/kills.py [--what plan campaign people full-disk] [--kills 20] [--seed 0] [--out FOLDER]
 
 writes kills.json and kills.md into the folder. One run goes undisturbed and is timed. Then a second one is started and
-killed (SIGKILL) after a time drawn between nothing and the length of the first, resumed and killed again, and so on,
-until it has been killed so many times or is done, when another one begins. Every run that is done must have the
-policy, the metrics, the result and the labels of the undisturbed one, bit for bit; times apart. `plan` is a planning
-run against a given safety model, `campaign` the main job from no label on, both as small as they get.
+killed (SIGKILL) after a time drawn between nothing and the length of the longest command of the first, taken up and
+killed again, and so on, until it has been killed so many times or is done, when another one begins. Every run that is
+done must have the policy, the metrics, the result and the labels of the undisturbed one, bit for bit; times apart.
+
+plan        planning against a given safety model
+campaign    the main job from no label on, the rule as the expert
+people      the same on examples/greenhouse.rddl, labelled by people. They are played by a script that gives the labels
+            of examples/mould.py with `sidestep label --import`, which is killed as well.
+full-disk   the same on a small disk of its own, which is filled at every third disturbance (it takes root to mount it)
 """
 
 import argparse
+import csv
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +34,68 @@ import jax
 
 from sidestep.constraints import Scale
 from sidestep.files import atomic_write
+from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
+from sidestep.models import load_model
 from sidestep.runs import LABELS, Run
 from sidestep.safety.io import make_safety, save_safety
 from sidestep.trees import read_header
 
 SIDESTEP = [sys.executable, "-m", "sidestep"]
-PLAN = "--epochs 1200 --test-every 20 --batch 8 --test-batch 8 --widths 4 --search-rounds 1 --search-population 256"
-CAMPAIGN = "--labels 100 --rounds 2 --round-epochs 5 --polish-epochs 50 --first-fit 50 --later-fit 20 --rollouts 200"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SETTINGS = {
+    "plan": "navigation --safety SAFETY --constraint none>=0.95 --epochs 1200 --test-every 20 --batch 8 "
+    "--test-batch 8 --widths 4 --search-rounds 1 --search-population 256",
+    "campaign": "navigation --labels 100 --rounds 2 --round-epochs 5 --polish-epochs 50 --first-fit 50 "
+    "--later-fit 20 --rollouts 200 --audits 1",
+    "people": f"{EXAMPLES / 'greenhouse.rddl'} --constraint none>=0.6 --labels 60 --rounds 2 --round-epochs 5 "
+    "--polish-epochs 50 --first-fit 50 --later-fit 20 --members 1 --units 4 --batch 16 --test-batch 32 --widths 8 "
+    "--search-rounds 2 --search-population 256 --rollouts 100 --audits 1",
+}
+SETTINGS["full-disk"] = SETTINGS["people"]
+DISK = "4m"
+FILL_EVERY = 3  # disturbances, of which one is a full disk
+NEEDS_LABELS, REFUSED = 3, 2
+ENDED = (0, 1)  # certified or not
 
 
-def command(what: str, run: Path, safety: Path) -> list[str]:
-    """Go on with the run, or begin it."""
-    if (run / "config.json").is_file():
-        return [*SIDESTEP, "resume", str(run), "--quiet"]
-    given = f"--safety {safety} --constraint none>=0.95 {PLAN}" if what == "plan" else CAMPAIGN
-    return [*SIDESTEP, "plan", "navigation", "--out", str(run), "--quiet", *given.split()]
+class Player:
+    """One run of a study, as its user sees it: begin it, go on with it, label what it asks for."""
+
+    def __init__(self, what: str, run: Path, safety: Path) -> None:
+        self.what, self.run, self.safety = what, run, safety
+        self.asked: list[int] = []  # trajectories that wait for a label
+
+    def command(self) -> list[str]:
+        if self.asked:
+            file = self.run.with_suffix(".csv")
+            self._answer(file)
+            self.asked = []  # whether they arrive or not: the run will say what it still needs
+            return [*SIDESTEP, "label", str(self.run / LABELS), "--import", str(file), "--annotator", "ann"]
+        if (self.run / "config.json").is_file():
+            return [*SIDESTEP, "resume", str(self.run), "--quiet", "--json"]
+        given = SETTINGS[self.what].replace("SAFETY", str(self.safety)).split()
+        return [*SIDESTEP, "plan", *given, "--out", str(self.run), "--quiet", "--json"]
+
+    def ended(self, command: list[str], status: int, said: str) -> bool:
+        """Note what a command that was left to its end came to; is the run done?"""
+        if status == NEEDS_LABELS:
+            self.asked = json.loads(said)["trajectories"]
+        elif status not in ENDED:
+            raise SystemExit(f"{' '.join(command)} ended with status {status}")
+        return status in ENDED and command[len(SIDESTEP)] != "label"
+
+    def _answer(self, file: Path) -> None:
+        """The labels that the rule gives, in a file to be imported."""
+        model = load_model(SETTINGS[self.what].split()[0])
+        rule = load_rule(f"{EXAMPLES / 'mould.py'}:rule", model)
+        with Store.open(self.run / LABELS) as store:
+            categories = rule.label(store.get(self.asked)).tolist()
+            names = store.scale.categories
+        with file.open("w", newline="") as handle:
+            rows = csv.writer(handle)
+            rows.writerow(["trajectory", "label"])
+            rows.writerows([i, names[category]] for i, category in zip(self.asked, categories, strict=True))
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -63,61 +119,138 @@ def checkpoint_of(folder: Path) -> str | None:
     return f"epoch {header['epoch']}" if "epoch" in header else f"{header['stage']}, round {header['round']}"
 
 
+def undisturbed(player: Player) -> float:
+    """Take a run from its beginning to its end; seconds of its longest command."""
+    longest = 0.0
+    while True:
+        command = player.command()
+        start = time.perf_counter()
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        longest = max(longest, time.perf_counter() - start)
+        if player.ended(command, done.returncode, done.stdout):
+            return longest
+
+
 def study(what: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     chance = random.Random(seed)
     safety = folder / "safety.safetensors"
     save_safety(safety, make_safety("hazard", 2, 2, 3, key=jax.random.key(1), units=4), Scale())
-    subprocess.run(command(what, folder / "first", safety), check=True, stdout=subprocess.DEVNULL)  # compiles
+    undisturbed(Player(what, folder / "first", safety))  # compiles
     start = time.perf_counter()
-    subprocess.run(command(what, folder / "whole", safety), check=True, stdout=subprocess.DEVNULL)
-    length = time.perf_counter() - start
+    longest = undisturbed(Player(what, folder / "whole", safety))
+    seconds = time.perf_counter() - start
     whole = content(folder / "whole")
     events: list[dict[str, Any]] = []
     finished: list[dict[str, Any]] = []
-    number = 0
-    while len(events) < kills or not finished or finished[-1]["run"] != number:
-        run = folder / f"run-{number}"
-        child = subprocess.Popen(command(what, run, safety), stdout=subprocess.DEVNULL)
-        moment = chance.uniform(0.0, length) if len(events) < kills else None
+    with small_disk(folder / "disk") if what == "full-disk" else plain_folder(folder / "runs") as disk:
+        while len(events) < kills or not finished:
+            player = Player(what, disk / f"run-{len(finished)}", safety)
+            _disturbed(player, chance, longest, kills, events, len(finished))
+            same = {name: value == whole[name] for name, value in content(player.run).items()}
+            finished.append({"run": len(finished), "same": same})
+            print(f"run {len(finished) - 1} is done: {'the same' if all(same.values()) else same}", flush=True)
+    date = datetime.now(UTC).date().isoformat()
+    return {"seconds": seconds, "longest": longest, "date": date, "events": events, "finished": finished}
+
+
+def _disturbed(
+    player: Player, chance: random.Random, longest: float, kills: int, events: list[dict[str, Any]], number: int
+) -> None:
+    """Take a run to its end, disturbed as long as there are disturbances left."""
+    while True:
+        command = player.command()
+        left = len(events) < kills
+        moment = chance.uniform(0.0, longest) if left else None
+        fill = left and player.what == "full-disk" and len(events) % FILL_EVERY == FILL_EVERY - 1
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        event = {"run": number, "seconds": moment, "command": command[len(SIDESTEP)]}
         try:
-            code = child.wait(moment)
+            said, _ = child.communicate(timeout=moment)
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            events.append({"run": number, "seconds": moment, "checkpoint": checkpoint_of(run)})
-            print(f"kill {len(events)} after {moment:.1f} s, last checkpoint: {checkpoint_of(run)}", flush=True)
-            continue
-        if code:
-            raise SystemExit(f"the run ended with status {code}")
-        same = {name: value == whole[name] for name, value in content(run).items()}
-        finished.append({"run": number, "same": same})
-        print(f"run {number} is done: {'the same' if all(same.values()) else same}", flush=True)
-        number += len(events) < kills
-    return {"seconds": length, "kills": events, "finished": finished}
+            if fill:
+                with full(player.run.parent):
+                    said, error = child.communicate()
+                event["what"] = "disk filled: went on without writing" if child.returncode != REFUSED else "disk filled"
+                _check_sentence(child.returncode, error)
+            else:
+                child.send_signal(signal.SIGKILL)
+                child.communicate()
+                event["what"] = "killed"
+            event["checkpoint"] = checkpoint_of(player.run)
+            events.append(event)
+            print(len(events), event, flush=True)
+            if not fill or child.returncode == REFUSED:
+                continue
+        if player.ended(command, child.returncode, said):
+            return
+
+
+def _check_sentence(status: int, said: str) -> None:
+    """A full disk is told in one sentence."""
+    fine = said.count("\n") == 1 and "no space left on the disk" in said
+    if status == REFUSED and not fine:
+        raise SystemExit(f"a full disk was told so: {said}")
+
+
+@contextmanager
+def plain_folder(folder: Path) -> Iterator[Path]:
+    folder.mkdir()
+    yield folder
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of its own that is soon full."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """Not a byte is left on this disk."""
+    ballast = folder / "ballast"
+    room = os.statvfs(folder)
+    try:
+        with ballast.open("wb", buffering=0) as handle:
+            handle.write(b"x" * (room.f_bavail * room.f_frsize))
+    except OSError:
+        pass  # somebody else took the last of it
+    try:
+        yield
+    finally:
+        ballast.unlink()
 
 
 def markdown(results: dict[str, dict[str, Any]]) -> str:
-    parts = ["# Kills\n"]
+    parts = ["# Kills\n\n`python benchmarks/kills.py` (its head says what is run and compared)\n"]
     for what, found in results.items():
         same = sum(all(run["same"].values()) for run in found["finished"])
-        kills = found["kills"]
+        events = found["events"]
+        filled = sum(event["what"] != "killed" for event in events)
+        disks = f" and {filled} full disks" if filled else ""
         parts.append(
-            f"\n## {what}\n\n{len(kills)} kills (SIGKILL) at random moments of a run of {found['seconds']:.0f} s, "
-            f"{sum(event['checkpoint'] is None for event in kills)} of them before its first checkpoint. {same} of "
-            f"{len(found['finished'])} runs that were killed and resumed ended with the policy, the metrics, the "
-            "result and the labels of the undisturbed run, bit for bit.\n\n"
-            "| kill | run | after, s | last checkpoint |\n|---:|---:|---:|---|\n"
+            f"\n## {what}\n\n{len(events) - filled} kills (SIGKILL){disks} at random moments, "
+            f"{sum(event['checkpoint'] is None for event in events)} of them before the first checkpoint "
+            f"({found['date']}; the undisturbed run took {found['seconds']:.0f} s). {same} of "
+            f"{len(found['finished'])} runs that were disturbed and taken up again ended with the policy, the metrics, "
+            "the result and the labels of the undisturbed run, bit for bit.\n\n"
+            "| | run | command | after, s | what | last checkpoint |\n|---:|---:|---|---:|---|---|\n"
         )
         parts += [
-            f"| {place} | {event['run']} | {event['seconds']:.1f} | {event['checkpoint'] or '-'} |\n"
-            for place, event in enumerate(kills, start=1)
+            f"| {place} | {event['run']} | {event['command']} | {event['seconds']:.1f} | {event['what']} | "
+            f"{event['checkpoint'] or '-'} |\n"
+            for place, event in enumerate(events, start=1)
         ]
     return "".join(parts)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--what", nargs="*", choices=["plan", "campaign"], default=["plan", "campaign"])
+    parser.add_argument("--what", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")

@@ -24,12 +24,12 @@ from sidestep.files import NO_SPACE
 from sidestep.kept_programs import keep_compiled_programs
 from sidestep.models.user_code import users_fault
 from sidestep.planning.config import PlanConfig
+from sidestep.run_records import MOST_SEEDS
 
 DESCRIPTION = (
     "Safe planning around side effects that nobody wrote into the model. Exit status: 0 done (plan, resume, certify: "
     "every constraint is certified), 1 finished but not certified, or infeasible, 2 bad input, 3 labels are needed."
 )
-MOST_SEEDS = 1000  # policies trained at once
 LARGEST = 2**31 - 1  # whole number that an option takes; JAX would silently cut a larger seed
 
 ModelReference = Annotated[

@@ -17,8 +17,8 @@ from sidestep.errors import InputError
 from sidestep.files import read_bytes
 
 READS = (1, 2)  # formats; runs of format 1 have no copies of their inputs
-MOST_SEEDS = 10_000
-LARGEST_SEED = 2**32  # seeds lie between minus this and this
+MOST_SEEDS = 1000  # policies trained at once
+LARGEST_SEED = 2**31  # seeds lie between minus this and this
 T = TypeVar("T")
 
 
@@ -60,10 +60,12 @@ class RunConfig:
             raise InputError(f"its format is {self.format}, and this version of sidestep reads 1 and 2")
         if self.format > 1 and self.inputs is None:
             raise InputError("it does not say which copies of its inputs the run holds ('inputs')")
+        if self.kind == "campaign" and not self.constraints:
+            raise InputError("a campaign has at least one constraint, and 'constraints' is empty")
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise InputError(f"'seeds' must lie between 1 and {MOST_SEEDS}, not {self.seeds}")
         if not -LARGEST_SEED < self.seed < LARGEST_SEED:
-            raise InputError(f"'seed' must lie between -2^32 and 2^32, not {self.seed}")
+            raise InputError(f"'seed' must lie between -2^31 and 2^31, not {self.seed}")
 
 
 @dataclass(frozen=True)

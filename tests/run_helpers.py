@@ -1,9 +1,13 @@
-"""A small finished campaign of a user's own model and rule, written by the product."""
+"""Small finished runs of a user's own models, written by the product."""
 
 import os
 from pathlib import Path
 
+import jax
+
 from sidestep.cli import main
+from sidestep.constraints import Scale
+from sidestep.safety.io import make_safety, save_safety
 
 YARD = """
 from sidestep.models.domains.driving.model import Driving
@@ -29,3 +33,30 @@ def write_run(folder: Path, more: str = "") -> Path:
     finally:
         os.chdir(before)
     return folder / "run"
+
+
+LINE = """
+import jax, jax.numpy as jnp
+from sidestep.model import Space, Spec, Variable
+
+class Line:
+    spec = Spec(name="line", state=Space((Variable("x", "real", 1, -9.0, 9.0),)),
+                action=Space((Variable("move", "real", 1, -1.0, 1.0),)), horizon=3, discount=1.0, gradient="exact")
+    def reset(self, key): return jnp.zeros(1)
+    def step(self, state, action, key):
+        moved = state + action + 0.1 * jax.random.normal(key, (1,))
+        return moved, -jnp.abs(moved[0] - 2.0), jnp.zeros((), bool)
+    def action_bounds(self, state): return -jnp.ones(1), jnp.ones(1)
+
+"""
+SMALL_PLAN = "--epochs 2 --test-every 1 --batch 4 --test-batch 4 --widths 4 --search-rounds 0 --observe memory --quiet"
+
+
+def write_plan(folder: Path) -> Path:
+    """folder/plan: a network that looks at the memory of a safety model, planned once; nobody certifies it."""
+    (folder / "line.py").write_text(LINE)
+    safety = folder / "hazard.safetensors"
+    save_safety(safety, make_safety("hazard", 1, 1, 3, key=jax.random.key(0), units=4, members=2), Scale())
+    command = ["plan", f"{folder / 'line.py'}:Line", "--safety", str(safety), "--constraint", "none>=0.5"]
+    assert main([*command, "--out", str(folder / "plan"), *SMALL_PLAN.split()]) in (0, 1)
+    return folder / "plan"

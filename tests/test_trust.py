@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from run_helpers import SMALL, write_run
+from run_helpers import LINE, SMALL, write_run
 
 from sidestep.answers import load
 from sidestep.cli import main
@@ -18,20 +18,6 @@ from sidestep.labels.store import Store
 from sidestep.runs import LABELS, Run
 from sidestep.trust import memory
 
-LINE = """
-
-import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
-
-class Line:
-    spec = Spec(name="line", state=Space((Variable("x", "real", 1, -9.0, 9.0),)),
-                action=Space((Variable("move", "real", 1, -1.0, 1.0),)), horizon=3, discount=1.0, gradient="exact")
-    def reset(self, key): return jnp.zeros(1)
-    def step(self, state, action, key):
-        moved = state + action + 0.1 * jax.random.normal(key, (1,))
-        return moved, -jnp.abs(moved[0] - 2.0), jnp.zeros((), bool)
-    def action_bounds(self, state): return -jnp.ones(1), jnp.ones(1)
-"""
 STATE = np.array([1, 0, 0, 1, 0, 0, 0, 0, 1, 0], float)  # the start of the yard
 TRACE = "with open({trace!r}, 'a') as file: file.write('ran ')\n"
 
@@ -287,3 +273,17 @@ def test_nothing_is_written_through_a_link(name, home, tmp_path, capsys):
     capsys.readouterr()
     assert precious.read_bytes() == before
     assert {one.name for one in tmp_path.iterdir()} == {"run", "precious"}
+
+
+def test_a_run_goes_on_beside_an_audit_that_people_have_not_finished(home, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(home / "run", run)
+    before = json.loads((run / "result.json").read_text())
+    assert main(["certify", str(run), "--people", "--quiet"]) == 3
+    assert json.loads((run / "audits.json").read_text())[-1]["status"] == "open"
+    assert main(["resume", str(run), "--quiet"]) in (0, 1)
+    audits = json.loads((run / "audits.json").read_text())
+    assert [audit["status"] for audit in audits][-1] == "abandoned", "begun and given up, and counted"
+    after = json.loads((run / "result.json").read_text())
+    assert after["constraints"] == before["constraints"]
+    assert after["audits"] == len(audits) == before["audits"] + 1

@@ -29,6 +29,7 @@ from sidestep.certification.auditor import Auditor, audit_until_certified
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Result, audited_result
 from sidestep.core.records import to_json
+from sidestep.errors import InputError
 from sidestep.labels.votes import resolve
 
 VERIFYING = 4  # stream of keys: see the strategies for the others
@@ -138,7 +139,7 @@ class Campaign:
 
     def _favourite(self, evidence: Evidence) -> int | None:
         """The candidate to audit next, by all evidence; None when all have been."""
-        tried = [audit.candidate for audit in evidence.audits]
+        tried = [audit.candidate for audit in evidence.audits if audit.status != "abandoned"]
         rollouts = sum(audit.rollouts for audit in evidence.audits)
         return favourite(evidence.candidates, self._aims(evidence), evidence.optimism, tried, rollouts)
 
@@ -176,5 +177,7 @@ class Campaign:
             self.strategy.arrays, header = saved
             place = str(run.path / "state.safetensors")
             state = read_state(header, len(self.setting.constraints), place)
+        if any((audit.candidate or 0) >= len(state.candidates) for audit in self.ledger.of_run):
+            raise InputError("an audit is of a candidate that the checkpoint does not have", place=self.ledger.place)
         run.cut_metrics(state.rows)
         return state

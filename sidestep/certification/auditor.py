@@ -43,6 +43,16 @@ class Auditor:
         share = CERTIFYING if self.method == "fixed" else WITHOUT_COST
         require_certifiable(self.constraints, most, promised, share, first, last)
 
+    def require_own_ledger(self) -> None:
+        """Refuse a ledger whose finished audits are of other constraints or categories than this run's."""
+        texts = [constraint.text for constraint in self.constraints]
+        names = set(self.expert.scale.categories)
+        for audit in self.ledger.audits:
+            finished = audit.status in ("certified", "refused")
+            other = finished and [verdict.text for verdict in audit.constraints] != texts
+            if other or (audit.figures and not names <= set(audit.figures.side_effects)):
+                raise InputError(f"audit {audit.number} is not of this run's constraints", place=self.ledger.place)
+
     def begin(self, policy: str, *, seed: int, most: int, promised: float, candidate: int | None = None) -> Audit:
         """Enter the run's next audit into the ledger."""
         audit = Audit(
@@ -152,14 +162,19 @@ def audit_until_certified(
     `favourite` names the next candidate by all evidence, the audits before it included; None when there is no other.
     """
     ledger = auditor.ledger
+    auditor.require_own_ledger()
+    if ledger.open is not None and ledger.open.candidate is None:  # of `sidestep certify`, which the run comes before
+        ledger.update(replace(ledger.open, status="abandoned"))
     while True:
         audit = ledger.open
         if audit is None:
-            made = ledger.of_run
+            made = [one for one in ledger.of_run if one.status != "abandoned"]
             over = len(made) >= audits or any(one.certified or one.reason for one in made)
             index = None if over else favourite()
+            if index is None and made:
+                return max(made, key=lambda one: (one.certified, _slack(one, auditor.constraints)))
             if index is None:
-                return max(ledger.of_run, key=lambda one: (one.certified, _slack(one, auditor.constraints)))
+                raise InputError("no audit of this run was finished, and no candidate is left", place=ledger.place)
             audit = auditor.begin(policy_hash(file_of(index)), seed=seed, most=most, promised=promised, candidate=index)
         assert audit.candidate is not None
         show(auditor.finish(audit, policy_of(audit.candidate)))

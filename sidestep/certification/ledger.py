@@ -23,13 +23,19 @@ class Ledger:
 
     @property
     def audits(self) -> tuple[Audit, ...]:
-        if not self.run.has(FILE):
+        if not (self.run.path / FILE).exists():
             return ()
-        place = str(self.run.path / FILE)
         rows = self.run.read_json(FILE)
         if not isinstance(rows, list):
-            raise InputError("expected a list of audits", place=place)
-        return tuple(from_json(Audit, _renewed(row, number), place) for number, row in enumerate(rows, 1))
+            raise InputError("expected a list of audits", place=self.place)
+        audits = tuple(from_json(Audit, _renewed(row, number), self.place) for number, row in enumerate(rows, 1))
+        for number, audit in enumerate(audits, 1):
+            _check(audit, number, self.place)
+        return audits
+
+    @property
+    def place(self) -> str:
+        return str(self.run.path / FILE)
 
     @property
     def of_run(self) -> tuple[Audit, ...]:
@@ -59,11 +65,19 @@ class Ledger:
         self.run.write_json(FILE, to_json(audits))
 
 
+def _check(audit: Audit, number: int, place: str) -> None:
+    """Refuse an entry that no audit writes: out of order, without a promise, or with counts that cannot be."""
+    counts = (audit.rollouts, audit.labels, audit.candidate or 0)
+    if audit.number != number or not 0.5 <= audit.promised < 1 or audit.most < 1 or min(counts) < 0:
+        raise InputError(f"entry {number} is damaged; put the file back as it was", place=place)
+
+
 def _renewed(row: Any, number: int) -> Any:
     """An entry of a run that an earlier version audited, in today's form."""
     if not isinstance(row, dict) or "evaluation" not in row:
         return row
-    certified = all(verdict.get("certified") for verdict in row.get("constraints", []))
+    verdicts = row.get("constraints")
+    certified = isinstance(verdicts, list) and all(isinstance(one, dict) and one.get("certified") for one in verdicts)
     figures = {"returns": row.get("return"), "side_effects": row.get("side_effects"), "penalty": row.get("penalty")}
     return {
         "number": number,
