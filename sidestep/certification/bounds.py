@@ -71,7 +71,7 @@ def require_certifiable(
                 f"no number of rollouts proves that something never happens; {could}", place=_place(constraint)
             )
         which = f"audit {last} of this run" if last > 1 else "the audit"
-        fewer = "" if first == last else ", fewer --audits"
+        fewer = "" if first == last else " or fewer --audits"
         raise InputError(
             f"{which} needs {needed:,.0f} rollouts even if all of them are clean, and may have {rollouts:,}, so give "
             f"--rollouts {needed:.0f}{fewer}; {could}",
