@@ -176,7 +176,7 @@ def _clip_to_bulk(axes: Any, values: np.ndarray) -> None:
     if len(values) < 8:
         return
     low, high = np.quantile(values, [0.1, 1.0])
-    if values.min() < low - 2.0 * (high - low):
+    if low < high and values.min() < low - 2.0 * (high - low):
         axes.set(ylim=(low - 0.3 * (high - low), high + 0.1 * (high - low)), ylabel="return (the lowest cut off)")
 
 
