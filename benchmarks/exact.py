@@ -22,8 +22,8 @@ from sidestep.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
-from sidestep.planning.config import preset_for
 from sidestep.planning.plan import plan
+from sidestep.planning.presets import preset_for
 from sidestep.reproduce.exact import PENALTY, best_return, side_effects
 from sidestep.reproduce.experiments import FULL, find_maps
 from sidestep.reproduce.grid_work import judged

@@ -25,13 +25,13 @@ import numpy as np
 
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.files import atomic_write
-from sidestep.model import Model
+from sidestep.model import Model, finite_part
 from sidestep.models import load_model
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.grids import built_in_maps
-from sidestep.planning.config import preset
 from sidestep.planning.plan import Planner
+from sidestep.planning.presets import preset_for
 from sidestep.safety.io import make_safety
 
 # Least and median seconds an epoch of the authors' published PyTorch code, MBGE, on another machine with two cores.
@@ -41,9 +41,9 @@ PAPER_GRU: dict[str, Any] = {"layers": 4, "units": 64, "dropout": 0.5}
 
 def measure(model: Model, seeds: int, budget: float, categories: int = 3) -> dict[str, Any]:
     """Seconds to compile a stretch of epochs, and seconds an epoch of the runs that the budget allows."""
-    finite = hasattr(model, "finite")
+    finite = finite_part(model) is not None
     epochs = 2 if finite else 10
-    config = preset("paper", family=model.spec.family, finite=finite, gradient=model.spec.gradient)
+    config = preset_for(model, "paper")
     config = replace(config, epochs=epochs, test_every=epochs)
     names = Scale(("none", *(f"grade-{grade}" for grade in range(1, categories))))
     kind, shape = ("markov", {}) if finite else ("classifier", PAPER_GRU)

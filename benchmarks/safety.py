@@ -171,7 +171,7 @@ def measure_pairs(grid: str, number: int, seed: int) -> dict[str, Any]:
     model: Any = load_model(f"{grid}?map={number}")
     everything = reachable(model.finite, np.ones(model.finite.reward.shape, bool)) & ~model.finite.absorbing
     rows = np.flatnonzero(np.repeat(everything, model.spec.action.size))
-    pairs = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], all_pairs(model))
+    pairs = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], all_pairs(model.finite))
     truth = np.asarray(load_rule(None, model).label(pairs))
     order = np.random.default_rng(seed).permutation(len(rows))[: PAIRS[grid]]
     safety = make_safety("markov", *sizes(model), key=jax.random.key(seed), hidden=(64, 64), dropout=0.0)

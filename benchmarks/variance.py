@@ -28,9 +28,11 @@ from sidestep.labels.rules import load_rule
 from sidestep.model import Space, Spec, Variable
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.estimators import pathwise, score_function
 from sidestep.planning.learner import Learner
+from sidestep.planning.methods import Pathwise, PathwiseCost, Score
+from sidestep.planning.pathwise import pathwise
 from sidestep.planning.problem import Problem
+from sidestep.planning.score import score_function
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety
@@ -96,7 +98,12 @@ def navigation() -> tuple[Problem, Learner, PlanConfig, None]:
 
 def settings(widths: tuple[int, ...]) -> PlanConfig:
     return PlanConfig(
-        widths=widths, squash="clip", observe="state", noise_start=NOISE, constraint_form="probability", balance=False
+        reward=Pathwise(noise_start=NOISE),
+        constraint=PathwiseCost(form="probability"),
+        widths=widths,
+        squash="clip",
+        observe="state",
+        balance=False,
     )
 
 
@@ -105,9 +112,9 @@ def estimates(problem: Problem, learner: Learner, config: PlanConfig, batch: int
 
     def both(key):
         keys = jax.random.split(key, batch)
-        through, trajectory, traced, costs = pathwise(problem, config, learner, keys, reward=False)
-        score = score_function(problem, config, learner, trajectory, traced, costs)
-        return {"pathwise": _flat(through), "score": _flat(score)}
+        sample = pathwise(problem, config, learner, keys, reward=False)
+        score = score_function(problem, config, Score(form="probability"), learner, sample)
+        return {"pathwise": _flat(sample.gradients), "score": _flat(score)}
 
     keys = jax.random.split(jax.random.fold_in(jax.random.key(5), batch), REPEATS)
     return jax.tree.map(np.asarray, jax.jit(lambda keys: jax.lax.map(both, keys))(keys))

@@ -25,7 +25,7 @@ _HOMES = {
     "load_rule": "labels.rules",
     "Store": "labels.store",
     "PlanConfig": "planning.config",
-    "preset": "planning.config",
+    "preset": "planning.presets",
     "plan": "planning.plan",
     "load": "answers",
 }

@@ -1,29 +1,27 @@
 """The command line: what can be asked for, and who does it. Heavy imports wait until a command runs."""
 
-import ast
 import contextlib
-import inspect
 import io
 import itertools
 import math
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from sidestep.campaign.config import CampaignConfig
 from sidestep.commands.console import own_output
+from sidestep.core.options import options_of
 from sidestep.errors import DiskFull, Infeasible, InputError, shortened
 from sidestep.files import NO_SPACE
 from sidestep.kept_programs import keep_compiled_programs
 from sidestep.models.user_code import users_fault
-from sidestep.planning.config import PlanConfig
+from sidestep.planning.options import plan_options
 from sidestep.run_records import MOST_SEEDS
 
 DESCRIPTION = (
@@ -55,21 +53,11 @@ Trust = Annotated[
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="a run's folder")]
 
 
-def _changes(settings: type) -> type:
-    """A dataclass with every field of `settings`, each optional, so that only what the user gave is changed."""
-    source = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
-    assert isinstance(source, ast.ClassDef)
-    help_of = {}
-    for field, text in itertools.pairwise(source.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            help_of[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
-    hints = get_type_hints(settings)
+def _changes(name: str, options: dict[str, tuple[Any, str]]) -> type:
+    """A dataclass with these options (type, help), each None unless the user gave it."""
     return make_dataclass(
-        f"{settings.__name__}Changes",
-        [
-            (f.name, Annotated[hints[f.name] | None, tyro.conf.arg(help=help_of[f.name])], None)
-            for f in fields(settings)
-        ],
+        name,
+        [(flag, Annotated[kind | None, tyro.conf.arg(help=text)], None) for flag, (kind, text) in options.items()],
         kw_only=True,
     )
 
@@ -78,8 +66,10 @@ def _given(changes: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(changes).items() if value is not None}
 
 
-PlanChanges: Any = _changes(PlanConfig)
-CampaignChanges: Any = _changes(CampaignConfig)
+PlanChanges: Any = _changes("PlanChanges", plan_options())
+CampaignChanges: Any = _changes(
+    "CampaignChanges", {name: (kind, told.help) for name, (kind, told) in options_of(CampaignConfig).items()}
+)
 
 
 @dataclass(kw_only=True)
@@ -275,7 +265,7 @@ class Plan(Common):
     campaign: Annotated[CampaignChanges, tyro.conf.arg(name="")]
     """Options of a campaign."""
     settings: Annotated[PlanChanges, tyro.conf.arg(name="")]
-    """Options that the method sets unless they are given."""
+    """Options of the planner; --method sets those that are not given."""
     json: bool = False
     """Print result.json on standard output, and nothing else there."""
 

@@ -278,6 +278,17 @@ class FinitePart(NamedTuple):
     encoding: np.ndarray  # (N, state size): the state vector of each state
 
 
+class FiniteModel(Model, Protocol):
+    """A model with finitely many states and actions whose whole table is known."""
+
+    finite: FinitePart
+
+
+def finite_part(model: Model) -> FinitePart | None:
+    """The exact table of a finite model; None for any other model."""
+    return getattr(model, "finite", None)
+
+
 def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:
     """Every action within the bounds equally likely; unbounded real entries are drawn from Normal(0, 1).
 

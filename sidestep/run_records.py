@@ -6,7 +6,8 @@ passes here has every field that is needed, in its form. Only result.json and au
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
@@ -152,9 +153,16 @@ def require_tests(rows: Sequence[dict[str, Any]], seeds: int, constraints: int, 
 
 def checked(kind: type[T], data: Any, place: str) -> T:
     """`data` as this record; whatever is wrong with it is said with its place."""
-    try:
+    with told_with(place):
         record: T = from_json(kind, data, place)
-        return record
+    return record
+
+
+@contextmanager
+def told_with(place: str) -> Iterator[None]:
+    """Whatever is wrong with what is read here is said with its place."""
+    try:
+        yield
     except InputError as error:
         if str(error).startswith(place):
             raise

@@ -29,6 +29,7 @@ from sidestep.model import Trajectory, rollout
 from sidestep.models import load_model
 from sidestep.models.domains.driving.model import Driving
 from sidestep.planning.config import PlanConfig
+from sidestep.planning.methods import Pathwise
 from sidestep.policies import make_policy, with_memory
 from sidestep.runs import Run
 from sidestep.safety.base import predict
@@ -261,7 +262,7 @@ SMALL = CampaignConfig(
     audits=2,
     rollouts=100,
 )
-PLANNING = PlanConfig(widths=(8,), batch=16, test_batch=32, search_rounds=0)
+PLANNING = PlanConfig(reward=Pathwise(batch=16), search=None, widths=(8,), test_batch=32)
 
 
 @pytest.fixture(scope="module")

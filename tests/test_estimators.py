@@ -13,19 +13,26 @@ from sidestep.model import FinitePart, Space, Spec, Variable
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.finite_model import FiniteModel
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.estimators import pathwise, score_function
 from sidestep.planning.exact import all_pairs, cost_tables, evaluate, exact_gradients
 from sidestep.planning.learner import Learner, split
+from sidestep.planning.linearised_costs import linearised_costs, trajectories
+from sidestep.planning.methods import PPO, Exact, Pathwise, PathwiseCost, Score
+from sidestep.planning.pathwise import pathwise
 from sidestep.planning.ppo import real_first
-from sidestep.planning.prices import pair_prices, trajectories
 from sidestep.planning.problem import Problem
+from sidestep.planning.score import score_function
 from sidestep.planning.tabular import table_batch
-from sidestep.planning.walks import Walks, log_policy, through_model, walk
+from sidestep.planning.tabular_rollouts import TabularRollouts, log_policy, rollout_table, through_model
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 
 BATCHES, BATCH = 48, 128
-SMALL = PlanConfig(widths=(8,), batch=BATCH, constraint_form="probability", balance=False, noise_start=0.7)
+SMALL = PlanConfig(
+    reward=Pathwise(batch=BATCH, noise_start=0.7),
+    constraint=PathwiseCost(form="probability"),
+    widths=(8,),
+    balance=False,
+)
 
 
 class Drift:
@@ -96,13 +103,14 @@ def _double(tree):
 def estimates(request):
     """Gradients of the cost of one constraint, many batches each: (batch, parameter) by pathwise and by score."""
     learner, problem = learner_and_problem()
-    config = replace(SMALL, constraint_form=request.param)
+    form = request.param
+    config = replace(SMALL, constraint=PathwiseCost(form=form))
 
     @jax.jit
     def both(key):
-        gradients, trajectory, traced, costs = pathwise(problem, config, learner, jax.random.split(key, BATCH))
-        scores = score_function(problem, config, learner, trajectory, traced, costs)
-        return flat(gradients)[1], flat(scores)[0]
+        sample = pathwise(problem, config, learner, jax.random.split(key, BATCH))
+        scores = score_function(problem, config, Score(form=form), learner, sample)
+        return flat(sample.gradients)[1], flat(scores)[0]
 
     return jax.lax.map(both, jax.random.split(jax.random.key(5), BATCHES))
 
@@ -147,15 +155,8 @@ def chain_model() -> FiniteModel:
     return FiniteModel(finite, spec)
 
 
-EXACT = PlanConfig(
-    widths=(8,),
-    reward_gradient="exact",
-    constraint_gradient="exact",
-    observe="state",
-    balance=False,
-    entropy=0.0,
-    start_share=0.0,
-)
+PLAIN = Exact(entropy=0.0, start_share=0.0, least_chance=0.0)
+EXACT = PlanConfig(reward=PLAIN, constraint=None, widths=(8,), observe="state", balance=False)
 
 
 def exact_setup():
@@ -168,7 +169,7 @@ def exact_setup():
 def test_exact_gradient_is_the_derivative_of_the_exact_value():
     learner, problem = exact_setup()
     tables = cost_tables(problem)
-    gradients, _, _ = exact_gradients(problem, replace(EXACT, start_share=0.4), learner, tables)
+    gradients, _, _ = exact_gradients(problem, EXACT, replace(PLAIN, start_share=0.4), learner, tables)
     learned, rest = split(learner.policy, learner.value, EXACT)
     finite = problem.model.finite
     start = 0.6 * jnp.asarray(finite.start) + 0.4 * jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])
@@ -202,7 +203,7 @@ def test_an_action_whose_chance_has_vanished_is_heard_where_it_would_do_better(w
     learner = sure_policy(learner, wrong)
     tables = jnp.zeros_like(cost_tables(problem))
     plain, heard = (
-        np.linalg.norm(flat(exact_gradients(problem, replace(EXACT, least_chance=least), learner, tables)[0])[0])
+        np.linalg.norm(flat(exact_gradients(problem, EXACT, replace(PLAIN, least_chance=least), learner, tables)[0])[0])
         for least in (0.0, 0.3)
     )
     assert plain < 1e-6
@@ -227,13 +228,14 @@ def test_iteration_and_direct_solution_agree(monkeypatch):
 def test_score_function_converges_to_the_exact_gradient():
     """Costs of single steps on a finite model: the sampled estimator and the linear solve tell the same."""
     learner, problem = exact_setup()
-    exact, _, _ = exact_gradients(problem, EXACT, learner, cost_tables(problem))
-    sampled = replace(EXACT, reward_gradient="ppo", constraint_gradient="score")
+    exact, _, _ = exact_gradients(problem, EXACT, PLAIN, learner, cost_tables(problem))
+    score = Score(form="probability")
+    sampled = replace(EXACT, reward=PPO(), constraint=score)
 
     @jax.jit
     def one(key):
-        _, trajectory, traced, costs = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
-        return flat(score_function(problem, sampled, learner, trajectory, traced, costs))[0]
+        sample = pathwise(problem, sampled, learner, jax.random.split(key, 256), reward=False)
+        return flat(score_function(problem, sampled, score, learner, sample))[0]
 
     rows = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(9), 64)))
     wanted = np.asarray(flat(exact))[1]
@@ -245,17 +247,20 @@ def test_score_function_converges_to_the_exact_gradient():
     )
 
 
-@pytest.mark.parametrize("method", ["pathwise", "score"])
+def table_gradients(problem, ppo, method, learner, keys):
+    """Gradients of the first constraint over tables, one row per key."""
+    config = replace(EXACT, reward=ppo, constraint=method)
+    one = jax.jit(lambda key: flat(table_batch(problem, config, ppo, learner, key)[2])[0])
+    return jax.lax.map(one, keys)
+
+
+@pytest.mark.parametrize("method", [PathwiseCost(), Score(form="probability")])
 def test_gradients_over_tables_converge_to_the_exact_one(method):
     """Both estimators are unbiased."""
     learner, problem = exact_setup()
-    exact, _, _ = exact_gradients(problem, EXACT, learner, cost_tables(problem))
-    sampled = replace(EXACT, reward_gradient="ppo", constraint_gradient=method, batch=256)
-    rows = np.asarray(
-        jax.jit(lambda keys: jax.lax.map(lambda key: flat(table_batch(problem, sampled, learner, key)[2])[0], keys))(
-            jax.random.split(jax.random.key(9), 64)
-        )
-    )
+    exact, _, _ = exact_gradients(problem, EXACT, PLAIN, learner, cost_tables(problem))
+    ppo = PPO(batch=256)
+    rows = np.asarray(table_gradients(problem, ppo, method, learner, jax.random.split(jax.random.key(9), 64)))
     wanted = np.asarray(flat(exact))[1]
     directions = np.random.default_rng(1).normal(size=(rows.shape[1], 10)) / np.sqrt(rows.shape[1])
     found, error = (rows @ directions).mean(axis=0), (rows @ directions).std(axis=0, ddof=1) / 8
@@ -265,34 +270,31 @@ def test_gradients_over_tables_converge_to_the_exact_one(method):
     )
 
 
-def test_a_pair_is_priced_by_what_it_would_add_to_a_walk():
-    """Costs of single steps add up in -log(1 - C), so there the price is known: the pair's own less that of a step."""
+def test_the_linearised_cost_of_a_pair_is_what_it_would_add_to_a_trajectory():
+    """Costs of single steps add up in -log(1 - C), so there it is known: the pair's own cost minus that of a step."""
     _, problem = exact_setup()
-    pairs = all_pairs(problem.model)
+    pairs = all_pairs(problem.model.finite)
     costs = -problem.safety.log_probabilities(pairs.states, pairs.actions, pairs.length)[:, 0].reshape(4, 2)
     state, action = 1, 1
-    again = Walks(jnp.full((9, 6), state), jnp.full((9, 6), action), jnp.ones((9, 6), bool), jnp.asarray(9))
-    config = replace(EXACT, constraint_form="log", log_cap=1e4)
-    prices = pair_prices(problem, config, trajectories(problem, again), jax.random.key(0))[0]
-    np.testing.assert_allclose(prices[:3], np.maximum(costs - costs[state, action], 0.0)[:3], rtol=1e-2, atol=1e-4)
-    np.testing.assert_array_equal(prices[3], 0.0)  # the end, where no step is taken
-    assert 0 < np.sum(prices > 0.01) < 8
+    again = TabularRollouts(jnp.full((9, 6), state), jnp.full((9, 6), action), jnp.ones((9, 6), bool), jnp.asarray(9))
+    method = PathwiseCost(form="log", cap=1e4)
+    found = linearised_costs(problem, method, trajectories(problem, again), jax.random.key(0))[0]
+    np.testing.assert_allclose(found[:3], np.maximum(costs - costs[state, action], 0.0)[:3], rtol=1e-2, atol=1e-4)
+    np.testing.assert_array_equal(found[3], 0.0)  # the end, where no step is taken
+    assert 0 < np.sum(found > 0.01) < 8
 
 
-def test_the_gradient_by_prices_lowers_the_cost_of_whole_trajectories():
+def test_the_gradient_by_linearised_costs_lowers_the_cost_of_whole_trajectories():
     """Against the score function's, whose mean is the gradient, with the cost of a recurrent model."""
     learner, problem = exact_setup()
     safety = HazardModel(4, 2, 2, key=jax.random.key(3), units=8, encoder=())
     problem = Problem(problem.model, safety, problem.constraints)
-    config = replace(EXACT, reward_gradient="ppo", batch=512)
-    means = {}
-    for method in ("pathwise", "score"):
-        own = replace(config, constraint_gradient=method)
-        rows = jax.jit(
-            lambda keys, own=own: jax.lax.map(lambda key: flat(table_batch(problem, own, learner, key)[2])[0], keys)
-        )(jax.random.split(jax.random.key(2), 32))
-        means[method] = np.mean(rows, axis=0)
-    cosine = means["pathwise"] @ means["score"] / np.prod([np.linalg.norm(mean) for mean in means.values()])
+    keys = jax.random.split(jax.random.key(2), 32)
+    pathwise_mean, score_mean = (
+        np.mean(table_gradients(problem, PPO(batch=512), method, learner, keys), axis=0)
+        for method in (PathwiseCost(), Score(form="probability"))
+    )
+    cosine = pathwise_mean @ score_mean / np.linalg.norm(pathwise_mean) / np.linalg.norm(score_mean)
     assert cosine > 0.7
 
 
@@ -306,7 +308,8 @@ def test_on_a_grid_the_gradient_through_the_model_points_where_the_exact_one_doe
     start = jnp.asarray(model.finite.start, jnp.float32)
 
     def estimate(key):
-        return through_model(model, jnp.log(policy), costs, walk(model, jnp.log(policy), key, 2000))
+        rollouts = rollout_table(model.finite, model.spec.horizon, jnp.log(policy), key, 2000)
+        return through_model(model.finite, jnp.log(policy), costs, rollouts)
 
     wanted = evaluate(model.finite, policy, costs[None], start)
     tables = jnp.stack([jax.jit(estimate)(jax.random.key(1)), wanted.occupancy[:, None] * wanted.quality[0]])
@@ -317,17 +320,18 @@ def test_on_a_grid_the_gradient_through_the_model_points_where_the_exact_one_doe
     assert 0.95 < jnp.linalg.norm(found) / jnp.linalg.norm(exact) < 1.05
 
 
-def test_walks_visit_states_as_often_as_the_exact_occupancy_says():
+def test_rollouts_over_tables_visit_states_as_often_as_the_exact_occupancy_says():
     learner, problem = exact_setup()
     finite, table = problem.model.finite, log_policy(problem, learner.policy)
-    walks = jax.jit(lambda table, key: walk(problem.model, table, key, 20_000))(table, jax.random.key(3))
+    horizon = problem.model.spec.horizon
+    rollouts = jax.jit(lambda table, key: rollout_table(finite, horizon, table, key, 20_000))(table, jax.random.key(3))
     visits = np.zeros(len(finite.start))
-    np.add.at(visits, np.asarray(walks.states)[np.asarray(walks.real)], 1 / 20_000)
+    np.add.at(visits, np.asarray(rollouts.states)[np.asarray(rollouts.real)], 1 / 20_000)
     start = jnp.asarray(finite.start, jnp.float32)
     exact = evaluate(finite, jnp.exp(table), jnp.zeros((1, *finite.reward.shape)), start).occupancy
     np.testing.assert_allclose(visits[~finite.absorbing], np.asarray(exact)[~finite.absorbing], rtol=0.05)
     assert visits[finite.absorbing].sum() == 0
-    assert int(walks.longest) == int(walks.real.any(axis=1).sum())
+    assert int(rollouts.longest) == int(rollouts.real.any(axis=1).sum())
 
 
 def test_a_shuffle_puts_the_real_steps_first_each_once():

@@ -23,6 +23,7 @@ from sidestep.labels.store import Store
 from sidestep.model import Trajectory, UniformPolicy, require_finite, rollout
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig
+from sidestep.planning.methods import Pathwise
 from sidestep.planning.plan import plan
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
@@ -266,7 +267,7 @@ def test_training_that_fails_is_refused_and_not_certified(file):
             return state, reward + jnp.sqrt(jnp.maximum(action[0] - 5.0, 0.0)), done
 
     steep = replace_inner(model, Steep("sound"))
-    config = replace(PlanConfig(), epochs=2, test_every=2, batch=4, test_batch=4, search_rounds=0)
+    config = PlanConfig(reward=Pathwise(batch=4), search=None, epochs=2, test_every=2, test_batch=4)
     with pytest.raises(InputError, match="model 'tank', epoch 2: training failed"):
         plan(steep, None, (), replace(config, constraint_gradient="none"), jax.random.key(0))
 

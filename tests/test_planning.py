@@ -11,31 +11,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidestep.campaign.ladder import RUNGS, mendable
-from sidestep.campaign.rungs import GradientRungs
 
 import sidestep
 from sidestep.beside import each
-from sidestep.campaign.config import POLISH_TEST
+from sidestep.campaign.bank import GradientBank
+from sidestep.campaign.config import POLISH_TEST, CampaignConfig
+from sidestep.campaign.schedule import SLOTS, mendable
 from sidestep.cli import main
 from sidestep.constraints import Scale, parse_constraints
 from sidestep.errors import InputError
 from sidestep.labels.store import single_steps
 from sidestep.model import Space, Spec, Variable
 from sidestep.models.domains.driving.model import Driving
-from sidestep.planning.config import PRESETS, PlanConfig, preset, preset_for
-from sidestep.planning.flat import flat_return
+from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, balanced, split
-from sidestep.planning.multipliers import Multipliers
+from sidestep.planning.methods import PID, PPO, Exact, LogAdam, Pathwise, Projected, Relative, Search
+from sidestep.planning.multipliers import Multipliers, update
+from sidestep.planning.options import with_options
 from sidestep.planning.plan import LEEWAY, Planner, plan
+from sidestep.planning.presets import PRESETS, preset, preset_for
 from sidestep.planning.problem import Problem
+from sidestep.planning.zero_gradient import has_zero_gradient
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.io import make_safety, save_safety
 
 SMALL = PlanConfig(
-    widths=(16,), epochs=40, test_every=20, batch=32, test_batch=64, search_rounds=4, search_population=256
+    reward=Pathwise(batch=32),
+    search=Search(rounds=4, population=256),
+    widths=(16,),
+    epochs=40,
+    test_every=20,
+    test_batch=64,
 )
 
 
@@ -78,25 +86,25 @@ def walk_safety():
 SCALE = Scale(("dry", "wet"))
 
 
-@pytest.mark.parametrize("rule", ["relative", "projected", "log-adam", "pid"])
-def test_multipliers_rise_when_violated_fall_when_met_and_stay_in_their_bounds(rule):
-    config = replace(SMALL, multiplier=rule, multiplier_max=5.0, multiplier_rate=0.1)
-    rising = falling = Multipliers.start(1, config)
+@pytest.mark.parametrize("kind", [Relative, Projected, LogAdam, PID])
+def test_multipliers_rise_when_violated_fall_when_met_and_stay_in_their_bounds(kind):
+    rule = kind(max=5.0, rate=0.1)
+    rising = falling = Multipliers.start(1, rule)
     tolerance = jnp.array([0.05])
     for _ in range(400):
-        rising = rising.moved(jnp.array([1.0]), tolerance, config)
-        falling = falling.moved(jnp.array([0.0]), tolerance, config)
+        rising = update(rule, rising, jnp.array([1.0]), tolerance)
+        falling = update(rule, falling, jnp.array([0.0]), tolerance)
     assert float(rising.value[0]) == pytest.approx(5.0, rel=1e-3)
-    assert 0.0 <= float(falling.value[0]) < config.multiplier_start
+    assert 0.0 <= float(falling.value[0]) < rule.start
 
 
 def test_relative_rule_is_as_fast_down_as_up():
-    config = replace(SMALL, multiplier="relative", multiplier_max=1e9, multiplier_min=1e-9)
-    up = down = Multipliers.start(1, config)
+    rule = Relative(max=1e9, min=1e-9)
+    up = down = Multipliers.start(1, rule)
     for _ in range(50):
-        up = up.moved(jnp.array([0.5]), jnp.array([0.05]), config)
-        down = down.moved(jnp.array([0.005]), jnp.array([0.05]), config)
-    assert float(up.value[0] * down.value[0]) == pytest.approx(config.multiplier_start**2, rel=1e-3)
+        up = update(rule, up, jnp.array([0.5]), jnp.array([0.05]))
+        down = update(rule, down, jnp.array([0.005]), jnp.array([0.05]))
+    assert float(up.value[0] * down.value[0]) == pytest.approx(rule.start**2, rel=1e-3)
 
 
 def test_a_saturated_safety_model_does_not_steer(walk_safety):
@@ -115,15 +123,15 @@ def test_a_saturated_safety_model_does_not_steer(walk_safety):
 
 
 def test_the_projected_rule_counts_a_violation_up_to_its_largest():
-    config = PlanConfig(multiplier="projected", multiplier_rate=8.0, violation_max=0.05)
-    start = Multipliers.start(2, config)
-    moved = start.moved(jnp.array([3.0, 0.02]), jnp.zeros(2), config)
-    np.testing.assert_allclose(moved.value - start.value, [8.0 * 0.05, 8.0 * 0.02], rtol=1e-6)
+    rule = Projected(rate=8.0, violation_max=0.05)
+    start = Multipliers.start(2, rule)
+    after = update(rule, start, jnp.array([3.0, 0.02]), jnp.zeros(2))
+    np.testing.assert_allclose(after.value - start.value, [8.0 * 0.05, 8.0 * 0.02], rtol=1e-6)
 
 
 def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    config = replace(SMALL, epochs=600, test_every=100, batch=64, learning_rate=0.01, margin=0.3)
+    config = replace(SMALL, reward=Pathwise(batch=64), epochs=600, test_every=100, learning_rate=0.01, margin=0.3)
     found = plan(Walk(), walk_safety, constraints, config, jax.random.key(3), rule=walk_rule)
     assert found.feasible, found.diagnosis
     best = max((row for row in found.history if row["feasible"]), key=lambda row: row["mean_return"])
@@ -132,9 +140,8 @@ def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_s
 
 
 def test_ppo_with_the_score_function_learns(walk_safety):
-    config = replace(
-        preset("paper-mfge"), epochs=80, test_every=40, batch=32, test_batch=64, widths=(16,), learning_rate=3e-3
-    )
+    small = {"epochs": 80, "test_every": 40, "batch": 32, "test_batch": 64, "widths": (16,), "learning_rate": 3e-3}
+    config = with_options(preset("paper-mfge"), small)
     found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
     assert found.history[-1]["mean_return"] > -90, "a policy that stays at the start earns -104"
     assert found.history[-1]["train_multipliers"][0] > 0
@@ -142,7 +149,7 @@ def test_ppo_with_the_score_function_learns(walk_safety):
 
 def test_the_default_for_models_without_derivatives_begins_safe_and_stays_so(walk_safety):
     small = {"epochs": 80, "test_every": 40, "batch": 32, "test_batch": 64, "widths": (16,), "search_population": 256}
-    config = replace(preset("default", gradient="none"), **small)
+    config = with_options(preset("default", gradient="none"), small)
     found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
     assert found.feasible, found.diagnosis
     assert found.history[-1]["mean_costs"][0] < 0.1
@@ -157,23 +164,23 @@ class Stairs(Walk):
         return following, jnp.floor(reward), done
 
 
-def test_a_reward_made_of_steps_is_planned_without_derivatives():
-    assert not flat_return(Walk())
-    assert flat_return(Stairs())
-    assert preset_for(Walk(), "default").reward_gradient == "pathwise"
-    assert preset_for(Stairs(), "default").reward_gradient == "ppo"
+def test_a_piecewise_constant_reward_is_planned_without_derivatives():
+    assert not has_zero_gradient(Walk())
+    assert has_zero_gradient(Stairs())
+    assert isinstance(preset_for(Walk(), "default").reward, Pathwise)
+    assert isinstance(preset_for(Stairs(), "default").reward, PPO)
 
 
-def test_a_ladder_that_is_lost_searches_again(walk_safety):
+def test_a_bank_that_is_lost_searches_again(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    keys = jax.random.key(6)
-    ladder = GradientRungs(Walk(), constraints, SMALL, walk_safety, keys, 4, 1, POLISH_TEST, None)
-    free = np.ones((RUNGS, 1))
-    wet = [row["mean_costs"][0] for row in ladder.advance(0, walk_safety, free, lost=False)]
+    campaign = CampaignConfig(rounds=4, round_epochs=20, searching_rounds=1, polish_epochs=POLISH_TEST)
+    bank = GradientBank(Walk(), constraints, SMALL, campaign, walk_safety, jax.random.key(6), None)
+    free = np.ones((SLOTS, 1))
+    wet = [row["mean_costs"][0] for row in bank.advance(0, walk_safety, free, lost=False)]
     assert min(wet) > 0.5, "nothing holds these policies back"
-    tolerances = np.full((RUNGS, 1), 0.05)
+    tolerances = np.full((SLOTS, 1), 0.05)
     costs = {
-        lost: np.asarray(ladder.planner.test(ladder._climbed(3, tolerances, lost))["mean"]["costs"])
+        lost: np.asarray(bank.planner.test(bank._select_starts(3, tolerances, lost))["mean"]["costs"])
         for lost in (False, True)
     }
     assert costs[False].min() > 0.5, "without a search they go on from where they are"
@@ -182,7 +189,7 @@ def test_a_ladder_that_is_lost_searches_again(walk_safety):
 
 def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    planner = Planner(Walk(), walk_safety, constraints, replace(SMALL, search_rounds=0))
+    planner = Planner(Walk(), walk_safety, constraints, replace(SMALL, search=None))
     keys = jax.random.split(jax.random.key(5), 3)
     twice = [planner.advance(planner.start(keys))[0] for _ in range(2)]
     for a, b in zip(*(jax.tree.leaves(state.learners.policy.net) for state in twice), strict=True):
@@ -194,7 +201,7 @@ def test_same_seed_twice_is_identical_and_alone_equals_among_others(walk_safety)
 
 def test_a_prepared_program_gives_the_same(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    config = replace(SMALL, search_rounds=0, epochs=2, test_every=2)
+    config = replace(SMALL, search=None, epochs=2, test_every=2)
     keys = jax.random.split(jax.random.key(5), 3)
     planner, prepared = (Planner(Walk(), walk_safety, constraints, config) for _ in range(2))
     start = planner.start(keys)
@@ -219,7 +226,7 @@ def test_several_constraints_and_four_categories():
     scale = Scale(("safe", "safe-incomplete", "unsafe", "unsafe-incomplete"))
     safety = HazardModel(2, 2, 4, key=jax.random.key(1), units=8, encoder=())
     constraints = parse_constraints(["safe>=0.5", "unsafe-incomplete<=0.1"], scale)
-    planner = Planner(Walk(), safety, constraints, replace(SMALL, search_rounds=0))
+    planner = Planner(Walk(), safety, constraints, replace(SMALL, search=None))
     _, rows = planner.advance(planner.start(jax.random.split(jax.random.key(0), 1)))
     assert len(rows[0]["mean_predicted"]) == 4
     assert len(rows[0]["train_multipliers"]) == len(rows[0]["mean_costs"]) == 2
@@ -261,10 +268,10 @@ def test_methods_that_a_model_cannot_serve_are_refused_by_name(walk_safety, driv
     blind = Walk()
     blind.spec = replace(Walk.spec, gradient="none", notes=("the state-fluent 'x' is not real",))
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    with pytest.raises(InputError, match=r"'ppo'.*'score'"):
+    with pytest.raises(InputError, match="--reward-gradient ppo with --constraint-gradient score"):
         Planner(blind, walk_safety, constraints, SMALL)
     with pytest.raises(InputError, match="finite"):
-        Planner(Walk(), walk_safety, constraints, replace(SMALL, reward_gradient="exact", constraint_gradient="exact"))
+        Planner(Walk(), walk_safety, constraints, replace(SMALL, reward=Exact(), constraint=None))
     with pytest.raises(InputError, match="markov"):
         Planner(driving, walk_safety, constraints, preset("default", finite=True))
 

@@ -16,7 +16,7 @@ from sidestep.labels.rules import load_rule
 from sidestep.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
 from sidestep.models.check import check_model
-from sidestep.planning.flat import flat_return
+from sidestep.planning.zero_gradient import has_zero_gradient
 
 TANK_DOMAIN = """
 // A tank with valves and a pump. Rain comes and goes; after twelve openings the valves are worn out.
@@ -660,7 +660,7 @@ def test_a_return_made_of_steps_is_no_fault(key):
     assert findings["gradient"].verdict == "note"
     assert "made of steps" in findings["gradient"].found
     assert "PPO and score function" in findings["methods"].found
-    assert flat_return(Rounded())  # and `plan` takes them
+    assert has_zero_gradient(Rounded())  # and `plan` takes them
 
 
 def test_check_names_the_line_of_the_user(key):

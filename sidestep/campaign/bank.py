@@ -20,7 +20,8 @@ from sidestep.campaign.schedule import SLOTS, select_starts
 from sidestep.constraints import Constraint
 from sidestep.model import Model
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.plan import Planner, PlannerState, Row, aimed
+from sidestep.planning.options import with_options
+from sidestep.planning.plan import Planner, PlannerState, Row, retarget
 from sidestep.policies import with_memory
 
 POLISH: dict[str, Any] = {
@@ -95,13 +96,13 @@ class GradientBank:
             planning,
             epochs=campaign.round_epochs * (campaign.rounds + 1),
             test_every=campaign.round_epochs,
-            search_population=POPULATION,
+            search=planning.search and replace(planning.search, population=POPULATION),
             learning_rate_end=max(planning.learning_rate_end, LAST_ROUNDS),
         )
-        self.planner = Planner(model, safety, constraints, config, label, brief=True)
+        self.planner = Planner(model, safety, constraints, config, label, quick_compile=True)
         rate = POLISH_RATE * config.learning_rate
         epochs = campaign.polish_epochs
-        last = replace(config, **POLISH, learning_rate=rate, epochs=epochs, test_every=POLISH_TEST)
+        last = with_options(config, {**POLISH, "learning_rate": rate, "epochs": epochs, "test_every": POLISH_TEST})
         self.polisher = Planner(model, safety, constraints, last, label)
         self.keys = jax.random.split(key, SLOTS)
         self.state: Any = self.planner.start(self.keys, search=False).learners
@@ -116,7 +117,7 @@ class GradientBank:
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
     def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
-        self.planner.refitted(safety)
+        self.planner.set_safety_model(safety)
         learners = self._select_starts(number, tolerances, lost)
         state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
         state, rows = self.planner.advance(state)
@@ -126,8 +127,8 @@ class GradientBank:
     def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
-        self.planner.refitted(safety)
-        self.polisher.refitted(safety)
+        self.planner.set_safety_model(safety)
+        self.polisher.set_safety_model(safety)
         before = self._select_starts(self.rounds, tolerances, lost) if lost else self.state
         learners = self._remembering(before, safety, tolerances)
         state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
@@ -143,7 +144,7 @@ class GradientBank:
         return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
 
     def predict(self, policies: Any, safety: Any) -> list[Row]:
-        self.planner.refitted(safety)
+        self.planner.set_safety_model(safety)
         mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
         return [
             {
@@ -175,4 +176,4 @@ class GradientBank:
             costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
             picks = select_starts(returns, costs, tolerances)
             stacked = picked(learners, picks)
-        return replace(aimed(stacked, tolerances, self.config), key=self.keys)
+        return replace(retarget(stacked, tolerances, self.config), key=self.keys)

@@ -25,6 +25,7 @@ from sidestep.errors import Infeasible
 from sidestep.finite.graph import reachable
 from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
+from sidestep.model import finite_part
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.safety.config import fit_settings
@@ -47,7 +48,9 @@ class PairStrategy:
         """With the method `gradient` a network is trained by exact gradients; else the optimum is a table."""
         self.setting = setting
         self.model: Any = setting.model
-        self.pairs = jax.tree.map(np.asarray, all_pairs(self.model))
+        finite = finite_part(setting.model)
+        assert finite is not None, "single steps are labelled on finite models only"
+        self.pairs = jax.tree.map(np.asarray, all_pairs(finite))
 
     def prepare(self) -> None:
         """A linear program compiles nothing."""

@@ -151,7 +151,7 @@ class PairHazards:
 
 @eqx.filter_jit
 def _of_pairs(model: Any, member: Any) -> Any:
-    pairs = all_pairs(model)
+    pairs = all_pairs(model.finite)
     return member.steps(pairs.states[:, 0], pairs.actions[:, 0])
 
 

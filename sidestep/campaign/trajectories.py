@@ -16,6 +16,7 @@ from sidestep.campaign.records import Candidate, Round, Slot, Stage, State
 from sidestep.campaign.schedule import SLOTS, certifiable_costs, mendable, tolerance_schedule
 from sidestep.campaign.setting import Question, Setting
 from sidestep.campaign.table_bank import TableBank
+from sidestep.planning.methods import Exact
 from sidestep.planning.plan import Row
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
@@ -34,7 +35,7 @@ class TrajectoryStrategy:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         model, config = setting.model, setting.config
-        exact = setting.planning.reward_gradient == "exact"
+        exact = isinstance(setting.planning.reward, Exact)
         sizes = model.spec.state.size, model.spec.action.size, len(setting.store.scale)
         kind, shape = ("share", {"hidden": (64, 64)}) if exact else ("hazard", {"units": config.units})
         self.unfitted: Any = make_safety(kind, *sizes, key=setting.key(FITTING), members=config.members, **shape)

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,14 @@ from sidestep.certification.records import Result, result_to_json
 from sidestep.commands.certify import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, print_certificate
 from sidestep.commands.console import progress_bar, say, say_json
 from sidestep.commands.people import run_store, tell_notes, tell_people
-from sidestep.commands.plan import stoppable
+from sidestep.commands.plan import planner_settings, stoppable
 from sidestep.constraints import Scale, parse_constraints
+from sidestep.core.records import to_json
 from sidestep.errors import InputError, LabelsNeeded
 from sidestep.labels.experts import expert_of
 from sidestep.models import checked_model, load_model
-from sidestep.planning.config import PlanConfig, preset_for
+from sidestep.planning.options import with_options
+from sidestep.planning.presets import preset_for
 from sidestep.runs import LABELS, Run
 
 DEFAULT_BOUND = 0.95  # of the best category, where the user asks for nothing else
@@ -54,7 +55,7 @@ def begin(
     audits = 1 if expert.labels_steps else config.audits
     auditor.require_certifiable(config.rollouts, config.confidence, first=1, last=audits)
     tell_notes(mdp.spec, quiet or as_json)
-    plan_config = replace(preset_for(mdp, method), **planning)
+    plan_config = with_options(preset_for(mdp, method), planning)
     run = Run.create(
         out,
         {
@@ -67,8 +68,8 @@ def begin(
             "method": method,
             "seed": seed,
             "labels": config.labels,
-            "settings": asdict(config),
-            "planning": asdict(plan_config),
+            "settings": to_json(config),
+            "planning": to_json(plan_config),
         },
     )
     with run.held():
@@ -85,7 +86,7 @@ def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     scale = Scale(tuple(asked["categories"]))
     expert = expert_of(asked["rule"], asked["people"], model, scale, files)
     constraints = parse_constraints(asked["constraints"], scale)
-    config, planning = run.settings(CampaignConfig, "settings"), run.settings(PlanConfig, "planning")
+    config, planning = run.settings(CampaignConfig, "settings"), planner_settings(run, "planning", model)
     with run_store(run, model.spec, scale) as store, stoppable(run), _bar(config, quiet or as_json) as show:
         about = (asked["method"], asked["seed"], asked["model"], show)
         setting = Setting(run, model, expert, constraints, store, config, planning, *about)

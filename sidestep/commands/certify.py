@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sidestep.answers import Answer
-from sidestep.campaign.config import MOST
+from sidestep.campaign.config import MOST_ROLLOUTS
 from sidestep.certification.auditor import Auditor, not_enforced, policy_hash
 from sidestep.certification.evaluation import ROLLOUTS
 from sidestep.certification.ledger import Ledger
@@ -40,8 +40,8 @@ def certify(
 
     Its bounds share the error with all earlier audits of the run. What is left out is as in the audit that was begun.
     """
-    if rollouts is not None and not 1 <= rollouts <= MOST["rollouts"]:
-        raise InputError(f"must lie between 1 and {MOST['rollouts']:,}, not {rollouts}", place="--rollouts")
+    if rollouts is not None and not 1 <= rollouts <= MOST_ROLLOUTS:
+        raise InputError(f"must lie between 1 and {MOST_ROLLOUTS:,}, not {rollouts}", place="--rollouts")
     if confidence is not None and not 0.5 <= confidence < 1:
         raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
     answer = Answer(folder, trust)

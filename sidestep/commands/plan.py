@@ -4,7 +4,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,18 @@ from sidestep.commands.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, prin
 from sidestep.commands.console import progress_bar, say, say_json
 from sidestep.commands.people import tell_notes
 from sidestep.constraints import Constraint, Scale, parse_constraints
+from sidestep.core.records import to_json
 from sidestep.errors import InputError
 from sidestep.files import atomic_write, read_bytes
 from sidestep.labels.experts import Expert, expert_of
-from sidestep.model import Model
+from sidestep.model import Model, finite_part
 from sidestep.models import checked_model, load_model
-from sidestep.planning.config import PlanConfig, preset_for
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.options import config_from_json, require_constraints, with_options
 from sidestep.planning.plan import Plan, Planner
+from sidestep.planning.presets import preset_for
 from sidestep.planning.programs import prepare_no_more
-from sidestep.run_records import PlanClock, checked, require_tests
+from sidestep.run_records import PlanClock, checked, require_tests, told_with
 from sidestep.runs import Run
 from sidestep.safety.io import load_safety, safety_header
 
@@ -53,11 +55,15 @@ def plan_once(
     mdp = checked_model(model)
     expert = expert_of(rule, people, mdp)
     learned = load_safety(safety) if safety else None
-    config = replace(preset_for(mdp, method, summed=learned is None or learned.summed), **changes)
-    if config.constraint_gradient == "none" and (safety or constraint):
+    config = with_options(preset_for(mdp, method, summed=learned is None or learned.summed), changes)
+    if not config.constrains and (safety or constraint):
         raise InputError(
-            "this method knows no constraint; leave --safety and --constraint out", place=f"--method {method}"
+            "there is no gradient for constraints; choose one with --constraint-gradient, or leave --safety and "
+            "--constraint out",
+            place=f"--method {method}",
         )
+    if not constraint:
+        require_constraints(config, changes)
     if bool(safety) != bool(constraint):
         raise InputError("a safety model and constraints go together; give both", place="--safety, --constraint")
     scale = expert.scale
@@ -82,7 +88,7 @@ def plan_once(
             "method": method,
             "seed": seed,
             "seeds": seeds,
-            "settings": asdict(config),
+            "settings": to_json(config),
         },
         {"safety.safetensors": read_bytes(safety)} if safety else {},
     )
@@ -100,7 +106,7 @@ def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     expert = expert_of(asked["rule"], asked["people"], model, scale, files)
     safety = load_safety(run.path / "safety.safetensors") if run.has("safety.safetensors") else None
     constraints = parse_constraints(asked["constraints"], scale)
-    config = run.settings(PlanConfig, "settings")
+    config = planner_settings(run, "settings", model)
     planner = Planner(model, safety, constraints, config, expert.label)
     keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), TRAINING))(
         asked["seed"] + np.arange(asked["seeds"])
@@ -129,6 +135,13 @@ def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     ]
     report(results, run, as_json)
     return CERTIFIED if all(result.certified for result in results) else NOT_CERTIFIED
+
+
+def planner_settings(run: Run, name: str, model: Model) -> PlanConfig:
+    """The planner's settings, which config.json has under `name`."""
+    place = f"{run.path / 'config.json'}, {name}"
+    with told_with(place):
+        return config_from_json(run.config[name], place, finite=finite_part(model) is not None)
 
 
 def finish(

@@ -1,6 +1,7 @@
 """Records as JSON and back: frozen dataclasses, validated field by field when they are read.
 
 A field may be a number, text, a Literal, another record, a tuple or a dict of these, or None where its type says so.
+Where a field may hold one of several records, each class has a `kind`, which is written with it and chooses it.
 What a file has and the record does not know is left out, so that a newer version's files can be read; what the record
 needs and the file lacks, or has in another form, is said in one sentence.
 """
@@ -19,7 +20,9 @@ Number = NewType("Number", float)  # any number, also one that is not finite
 def to_json(value: Any) -> Any:
     """A record, and what it is made of, as dictionaries, lists and plain values."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        plain = {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        kind = getattr(type(value), "kind", None)
+        return {"kind": kind, **plain} if isinstance(kind, str) else plain
     if isinstance(value, tuple | list):
         return [to_json(part) for part in value]
     if isinstance(value, dict):
@@ -47,7 +50,8 @@ def _read(kind: Any, value: Any, what: str, place: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in parts:
             return None
-        return _read(next(part for part in parts if part is not type(None)), value, what, place)
+        one = _one_of([part for part in parts if part is not type(None)], value, what, place)
+        return _read(one, value, what, place)
     if kind is Any:
         return value
     if isinstance(kind, type) and is_dataclass(kind):
@@ -61,6 +65,17 @@ def _read(kind: Any, value: Any, what: str, place: str) -> Any:
     if kind in _PLAIN and _PLAIN[kind](value):
         return kind(value)
     raise InputError(f"{what} must be {_in_words(kind)}, not {_shown(value)}", place=place)
+
+
+def _one_of(parts: list[Any], value: Any, what: str, place: str) -> Any:
+    """The one of several types that `value` is: the only one, or the record of its kind."""
+    if len(parts) == 1:
+        return parts[0]
+    kinds = {part.kind: part for part in parts}
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InputError(f"{what} must have a 'kind', one of {', '.join(kinds)}", place=place)
+    return kinds[kind]
 
 
 LARGEST = 2**63  # what a whole number is below; a larger one is a mistake, and too large to compute with

@@ -5,13 +5,15 @@ from typing import Any
 
 from sidestep.constraints import Constraint
 from sidestep.planning.config import PlanConfig
+from sidestep.planning.methods import LogAdam
 
-RECENT = 5  # tests that are looked at
-SATURATED = 1e-6  # gradient norm below which a constraint pulls no more
+Row = dict[str, Any]  # figures of one test of one seed
+RECENT = 5  # tests that are considered
+SATURATED = 1e-6  # gradient norm below which a constraint has no effect
 STILL_MOVING = 0.02  # growth of the return, as a share of it, that says "train longer"
 
 
-def diagnose(history: Sequence[dict[str, Any]], constraints: Sequence[Constraint], config: PlanConfig) -> str:
+def diagnose(history: Sequence[Row], constraints: Sequence[Constraint], config: PlanConfig) -> str:
     """One or two sentences: feasible or not and by which constraint, and what looks wrong."""
     if not history:
         return "nothing was trained"
@@ -23,14 +25,15 @@ def diagnose(history: Sequence[dict[str, Any]], constraints: Sequence[Constraint
         violated = last["mean_costs"][index] > constraint.tolerance
         norms = last["train_gradient_norms"]
         pull = norms[index + len(norms) - len(constraints)] if norms else 1.0
-        if multiplier >= 0.999 * config.multiplier_max and config.multiplier != "log-adam":
-            words.append(f"the multiplier of {constraint.text} stands at its bound {config.multiplier_max:g}")
+        bound = config.multiplier.max
+        if multiplier >= 0.999 * bound and not isinstance(config.multiplier, LogAdam):
+            words.append(f"the multiplier of {constraint.text} has reached its bound {bound:g}")
         if violated and pull < SATURATED:
-            words.append(f"the safety model is saturated: {constraint.text} is violated and has no gradient any more")
+            words.append(f"the safety model is saturated: {constraint.text} is violated and its gradient is zero")
         gap = _exploited(last, constraint)
         if gap is not None:
             words.append(
-                f"the safety model is exploited: it predicts {constraint.text} to be met, and the rule sees {gap:.3f}"
+                f"the safety model is exploited: {constraint.text} is met by its predictions, but {gap:.3f} by the rule"
             )
     first, final = recent[0]["mean_return"], last["mean_return"]
     if len(recent) == RECENT and final - first > STILL_MOVING * max(abs(final), 1e-9):
@@ -38,7 +41,7 @@ def diagnose(history: Sequence[dict[str, Any]], constraints: Sequence[Constraint
     return "; ".join(words)
 
 
-def _feasibility(history: Sequence[dict[str, Any]], last: dict[str, Any], constraints: Sequence[Constraint]) -> str:
+def _feasibility(history: Sequence[Row], last: Row, constraints: Sequence[Constraint]) -> str:
     if not constraints:
         return "no constraint"
     if last["feasible"]:
@@ -48,8 +51,8 @@ def _feasibility(history: Sequence[dict[str, Any]], last: dict[str, Any], constr
     return f"infeasible at the end: {', '.join(broken) or 'within the tolerance but not within the margin'}{earlier}"
 
 
-def _exploited(row: dict[str, Any], constraint: Constraint) -> float | None:
-    """The true cost's share when the prediction says 'met' and the rule says 'clearly not'."""
+def _exploited(row: Row, constraint: Constraint) -> float | None:
+    """The true frequency, where the prediction is 'met' and the rule says 'clearly not'."""
     if "mean_true" not in row or "mean_predicted" not in row:
         return None
     true = sum(share * weight for share, weight in zip(row["mean_true"], constraint.weights, strict=True))

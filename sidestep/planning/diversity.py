@@ -1,9 +1,9 @@
-"""Good trajectories of every kind, before anything is known of side effects.
+"""Good trajectories of every kind, before anything is known about side effects.
 
-A side effect bends the best way, and the way round may be one that no random walk takes. So sequences of actions are
-bred for return in many niches at once (quality diversity, as MAP-Elites does): a niche is a region of where a
-trajectory has been, and keeps the best sequence that ended up in it. Labels of these elites tell which of the ways that
-are worth taking are harmless.
+A side effect makes a detour necessary, and that may be a way that no random policy takes. So sequences of actions are
+bred for return in many niches at once (quality diversity, as in MAP-Elites): a niche is a region of the states that a
+trajectory visits, and keeps the best sequence found in it. Labels of these elites tell which of the ways worth taking
+are harmless.
 """
 
 import jax
@@ -15,9 +15,9 @@ from sidestep.model import Model, Trajectory, rollout_batch
 from sidestep.planning.search import SequencePolicy, mutated
 
 GENERATIONS = 30
-CHILDREN = 1000  # of a generation
+CHILDREN = 1000  # per generation
 SPREADS = (0.3, 0.05)  # of mutations, in the first and the last generation
-MOMENTS = (0.25, 0.5, 0.75, 1.0)  # of a trajectory at which its place is read
+MOMENTS = (0.25, 0.5, 0.75, 1.0)  # of a trajectory, at which its state is read
 
 
 @run_seldom

@@ -1,4 +1,4 @@
-"""The exact gradient of a finite model: no sampling, no variance.
+"""The exact gradient of a finite model: no samples, no variance.
 
 With pi the (N, A) table of a stationary policy, P_pi its transitions and x a table of rewards or costs,
 
@@ -9,26 +9,29 @@ so one linear system (and its transpose) gives value, occupancy and gradient. Sm
 large ones by iteration on the sparse table until the residual is negligible.
 
 The factor pi(a | s) is why such a gradient gets stuck: while actions are still random, all ways close to a side effect
-look dangerous and their chance vanishes; once the policy is sure of its steps some of them are the best, and nobody
-listens. So an action that would do better than the policy counts with a chance of at least `PlanConfig.least_chance`.
-Where no action would, this is the gradient again: it has the same points of rest, save those that could be improved.
+look dangerous and their probability vanishes; once the policy is sure of its steps some of them are the best, but their
+gradient has vanished too. So an action that would do better than the policy counts with a probability of at least
+`Exact.least_chance`. Where no action would, this is the gradient again: it has the same stationary points, except those
+that could be improved.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from sidestep.finite.graph import reachable
 from sidestep.model import FinitePart, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split
+from sidestep.planning.methods import Exact
 from sidestep.planning.problem import Problem
 
-HORIZON_DISCOUNT = 0.998  # an end at random after 500 steps in the mean keeps the system regular for any policy
+HORIZON_DISCOUNT = 0.998  # a random end after 500 steps on average keeps the system regular for any policy
 DIRECT = 1500  # states up to which the system is solved directly
 RESIDUAL = 1e-5
 
@@ -76,7 +79,7 @@ def _iterate(successor: Array, flow: Array, here: Array, start: Array) -> tuple[
     return _fixed_point(backward, here), _fixed_point(forward, start)
 
 
-def _fixed_point(step: Any, first: Array) -> Array:
+def _fixed_point(step: Callable[[Array], Array], first: Array) -> Array:
     def going(carry):
         old, new, rounds = carry
         return (jnp.max(jnp.abs(new - old)) > RESIDUAL * (1.0 + jnp.max(jnp.abs(new)))) & (rounds < 20000)
@@ -88,10 +91,9 @@ def _fixed_point(step: Any, first: Array) -> Array:
     return jax.lax.while_loop(going, more, (first, step(first), jnp.zeros((), int)))[1]
 
 
-def all_pairs(model: Any) -> Trajectory:
+def all_pairs(finite: FinitePart) -> Trajectory:
     """Every state-action pair of a finite model as a trajectory of one step, actions of a state together."""
-    finite: FinitePart = model.finite
-    states, actions = len(finite.start), model.spec.action.size
+    states, actions = finite.reward.shape
     encoded = jnp.repeat(jnp.asarray(finite.encoding, jnp.float32), actions, axis=0)
     choices = jnp.tile(jnp.eye(actions), (states, 1))
     rewards = jnp.asarray(finite.reward, jnp.float32).reshape(-1, 1)
@@ -100,15 +102,21 @@ def all_pairs(model: Any) -> Trajectory:
 
 def cost_tables(problem: Problem) -> Float[Array, "constraint state action"]:
     """The learned cost of every state-action pair, for each constraint: one forward pass over the whole table."""
-    finite: FinitePart = problem.model.finite  # type: ignore[attr-defined]
-    return problem.costs(all_pairs(problem.model)).T.reshape(-1, *finite.reward.shape)
+    shape = problem.table.reward.shape
+    if not problem.constraints:
+        return jnp.zeros((0, *shape))
+    return problem.costs(all_pairs(problem.table)).T.reshape(-1, *shape)
 
 
 def exact_gradients(
-    problem: Problem, config: PlanConfig, learner: Learner, costs: Float[Array, "constraint state action"]
-) -> tuple[Any, Float[Array, " objective"], dict[str, Array]]:
+    problem: Problem,
+    config: PlanConfig,
+    method: Exact,
+    learner: Learner,
+    costs: Float[Array, "constraint state action"],
+) -> tuple[PyTree, Float[Array, " objective"], dict[str, Array]]:
     """Gradients stacked as (reward, each constraint), and the objectives from the model's own start."""
-    finite: FinitePart = problem.model.finite  # type: ignore[attr-defined]
+    finite = problem.table
     learned, rest = split(learner.policy, learner.value, config)
     encoding = jnp.asarray(finite.encoding, jnp.float32)
 
@@ -120,15 +128,14 @@ def exact_gradients(
     policy, log_policy = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
     own = jnp.asarray(finite.start, jnp.float32)
     anywhere = reachable(finite, np.ones(finite.reward.shape, bool)) & ~finite.absorbing
-    start = (1.0 - config.start_share) * own + config.start_share * jnp.asarray(anywhere / anywhere.sum(), jnp.float32)
+    start = (1.0 - method.start_share) * own + method.start_share * jnp.asarray(anywhere / anywhere.sum(), jnp.float32)
     tables = jnp.concatenate([jnp.asarray(finite.reward, jnp.float32)[None], costs])
     evaluation = evaluate(finite, policy, tables, start)
-    bonus = config.entropy * jnp.maximum(1.0 - learner.progress(config) / max(config.entropy_share, 1e-9), 0.0)
-    quality = evaluation.quality.at[0].add(-bonus * log_policy)
+    quality = evaluation.quality.at[0].add(-learner.entropy_weight(method, config) * log_policy)
     advantage = quality - jnp.sum(policy[None] * quality, axis=2, keepdims=True)
     prices = jnp.concatenate([jnp.ones(1), -learner.multipliers.value])
     better = jnp.tensordot(prices, advantage, axes=1) > 0
-    chance = jnp.where(better, jnp.maximum(policy, config.least_chance), policy)
+    chance = jnp.where(better, jnp.maximum(policy, method.least_chance), policy)
     cotangents = evaluation.occupancy[None, :, None] * chance[None] * advantage
     gradients = jax.vmap(lambda cotangent: pullback(cotangent)[0])(cotangents)
     entropy = -jnp.sum(policy * log_policy, axis=1)

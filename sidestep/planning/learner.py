@@ -1,17 +1,17 @@
-"""All that changes while a policy is trained, as one pytree: what a checkpoint holds and a scan carries."""
+"""All that changes while a policy is trained, as one pytree: a checkpoint holds it, a scan carries it."""
 
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sidestep.model import Trajectory
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.multipliers import Multipliers
+from sidestep.planning.methods import PPO, Exact
+from sidestep.planning.multipliers.state import Multipliers
 from sidestep.planning.problem import Problem
 from sidestep.policies import Network, NetworkPolicy, make_policy, trainable
 
@@ -46,9 +46,9 @@ class Learner(eqx.Module):
 
     policy: NetworkPolicy
     value: Network | None
-    optimiser: Any
+    optimiser: PyTree
     multipliers: Multipliers
-    tolerances: Float[Array, " constraint"]  # d_i that is aimed at, with the margin taken off
+    tolerances: Float[Array, " constraint"]  # the d_i that it is trained for, with the margin taken off
     states: Moments
     returns: Moments
     log_norms: Float[Array, " objective"]  # running mean of the gradients' log norm: reward first, then constraints
@@ -68,10 +68,10 @@ class Learner(eqx.Module):
                 squash=config.squash,
                 clock=config.observe != "state",
                 safety=problem.safety if config.observe == "memory" else None,
-                deviation=config.noise_start,
+                deviation=config.reward.noise_start,
             )
         value = None
-        if config.reward_gradient == "ppo":
+        if config.reward.has_critic:
             value = Network(policy.observer.size, 1, config.widths, key=value_key, head_scale=1.0)
         count = len(problem.constraints)
         learned, _ = split(policy, value, config)
@@ -79,7 +79,7 @@ class Learner(eqx.Module):
             policy=policy,
             value=value,
             optimiser=optimiser(config).init(learned),
-            multipliers=Multipliers.start(count, config),
+            multipliers=Multipliers.start(count, config.multiplier),
             tolerances=(1.0 - config.margin) * jnp.asarray(problem.tolerances, float),
             states=Moments.start(problem.model.spec.state.size),
             returns=Moments.start(1),
@@ -92,30 +92,24 @@ class Learner(eqx.Module):
         """From 0 at the first epoch to 1 at the last."""
         return self.epoch / max(config.epochs - 1, 1)
 
-    def start_share(self, config: PlanConfig) -> Float[Array, ""]:
-        """The share of starts that are spread over all states: it falls to zero at half of the epochs."""
-        return jnp.maximum(config.start_share * (1.0 - self.progress(config) / 0.5), 0.0)
+    def entropy_weight(self, method: PPO | Exact, config: PlanConfig) -> Float[Array, ""]:
+        """The weight of the entropy bonus, which falls to zero over the first epochs."""
+        return method.entropy * jnp.maximum(1.0 - self.progress(config) / max(method.entropy_share, 1e-9), 0.0)
 
 
-def split(policy: NetworkPolicy, value: Network | None, config: PlanConfig) -> tuple[Any, Any]:
+def split(policy: NetworkPolicy, value: Network | None, config: PlanConfig) -> tuple[PyTree, PyTree]:
     """(what is learned, the rest) of the pair (policy, value network)."""
-    learns_noise = config.reward_gradient == "ppo"
-    which = (trainable(policy, deviation=learns_noise), jax.tree.map(lambda _: True, value))
+    which = (trainable(policy, deviation=config.reward.learns_noise), jax.tree.map(lambda _: True, value))
     return eqx.partition((policy, value), which)
 
 
 def optimiser(config: PlanConfig) -> optax.GradientTransformation:
-    """Adam behind a clip of the gradient's norm; the step size is applied by `adam_step`, which knows the epoch.
-
-    Exact gradients have no noise to be averaged out, and those of the last epochs are a thousandth of the first ones:
-    with a long memory of the latter, the choices between two almost equal ways would never be made.
-    """
-    exact = config.reward_gradient == "exact"
-    adam = optax.scale_by_adam(b2=0.99, eps=1e-8) if exact else optax.scale_by_adam(eps=1e-6)
+    """Adam after a clip of the gradient's norm; `adam_step`, which knows the epoch, applies the step size."""
+    adam = optax.scale_by_adam(**config.reward.adam)
     return optax.chain(optax.clip_by_global_norm(config.gradient_clip), adam)
 
 
-def adam_step(learner: Learner, ascent: Any, config: PlanConfig) -> Learner:
+def adam_step(learner: Learner, ascent: PyTree, config: PlanConfig) -> Learner:
     """One step uphill along `ascent`, a gradient with the structure of what is learned."""
     learned, rest = split(learner.policy, learner.value, config)
     direction, state = optimiser(config).update(ascent, learner.optimiser, learned)
@@ -125,12 +119,12 @@ def adam_step(learner: Learner, ascent: Any, config: PlanConfig) -> Learner:
     return replace(learner, policy=policy, value=value, optimiser=state)
 
 
-def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any, Float[Array, " objective"]]:
+def balanced(learner: Learner, gradients: PyTree, config: PlanConfig) -> tuple[PyTree, Float[Array, " objective"]]:
     """The ascent direction of the Lagrangian, and the logarithms of its units.
 
     (g_R / n_R - sum_i lambda_i g_i / n_i) / (1 + sum_i lambda_i), eq. 8 with units: n_R is the running norm of the
     reward's gradient (a geometric mean, which spikes do not move); n_i is the largest running norm so far, since a
-    constraint that is met must be allowed to fall silent, but at least FAINT, below which there is nothing to follow;
+    constraint that is met must be allowed to vanish, but at least FAINT, below which there is nothing to follow;
     and the whole has length 1, since Adam would crawl where gradients shrink. Without `balance` all units are 1 and the
     length stays. `gradients` are stacked: reward first, then each constraint.
     """
@@ -152,7 +146,8 @@ def balanced(learner: Learner, gradients: Any, config: PlanConfig) -> tuple[Any,
 
 
 def with_statistics(learner: Learner, trajectory: Trajectory, discount: float) -> Learner:
-    """Running statistics of states (kept as they are where states are one-hot) and of returns."""
+    """The learner with these trajectories in its running statistics of returns and of states (one-hot ones are left
+    as they are)."""
     trajectory = jax.lax.stop_gradient(trajectory)
     returns = learner.returns.updated(trajectory.returns(discount)[:, None], jnp.ones(len(trajectory)))
     learner = replace(learner, returns=returns)

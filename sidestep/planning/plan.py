@@ -3,31 +3,30 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from sidestep.compiling import OFTEN, SELDOM, run_once
 from sidestep.constraints import Constraint
 from sidestep.model import Model, Trajectory, require_finite, require_finite_weights
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.diagnosis import diagnose
+from sidestep.planning.diagnosis import Row, diagnose
 from sidestep.planning.learner import Learner
-from sidestep.planning.loop import check_method, search_phase, test_phase, train_chunk
+from sidestep.planning.loop import Metrics, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.policies import NetworkPolicy
+from sidestep.safety.base import SafetyModel
 
-Row = dict[str, Any]
-LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible: what is aimed at is hit up to noise
+LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible, since training has noise
 
 
 class PlannerState(eqx.Module):
-    """One learner a seed (stacked), and the best feasible policy of each so far: all that a resumed run needs."""
+    """One learner per seed (stacked), and the best feasible policy of each so far: all that a resumed run needs."""
 
     learners: Learner
     best: NetworkPolicy
@@ -36,7 +35,7 @@ class PlannerState(eqx.Module):
 
 @dataclass(frozen=True)
 class Plan:
-    """What came out for one seed."""
+    """The result for one seed."""
 
     policy: NetworkPolicy  # the best feasible one, or the last if none was
     last: NetworkPolicy
@@ -46,60 +45,68 @@ class Plan:
 
 
 class Planner:
-    """Trains one policy a seed, seeds beside each other, and yields a row of metrics a seed at every test.
+    """Trains one policy per seed, seeds in parallel, and yields one row of metrics per seed at every test.
 
-    `rule` (optional) tells the true shares of categories for the log; it decides nothing. `brief`: there are so few
-    epochs that compiling is what takes the time.
+    `rule` (optional) gives the true frequencies of the categories for the log; it decides nothing. `quick_compile`
+    compiles faster to slower programs, for runs of so few epochs that compiling takes most of the time.
     """
 
     def __init__(
         self,
         model: Model,
-        safety: Any,
+        safety: SafetyModel | None,
         constraints: Sequence[Constraint],
         config: PlanConfig,
-        rule: Callable[[Trajectory], Any] | None = None,
+        rule: Callable[[Trajectory], ArrayLike] | None = None,
         *,
-        brief: bool = False,
+        quick_compile: bool = False,
     ) -> None:
         self.problem = Problem(model, safety, tuple(constraints))
-        check_method(self.problem, config)
+        config.check(self.problem)
         self.config = config
         self.rule = rule
         self._start = run_once(self._started)
-        self._chunk = Program(lambda safety: train_chunk(self._with(safety), config), SELDOM if brief else OFTEN)
+        self._chunk = Program(
+            lambda safety: train_chunk(self._with(safety), config), SELDOM if quick_compile else OFTEN
+        )
         self._test = Program(lambda safety: test_phase(self._with(safety), config), SELDOM)
         self._search = Program(lambda safety: search_phase(self._with(safety), config), SELDOM)
 
-    def _with(self, safety: Any) -> Problem:
+    def _with(self, safety: SafetyModel | None) -> Problem:
         return Problem(self.problem.model, safety, self.problem.constraints)
 
-    def _started(self, safety: Any, keys: PRNGKeyArray, policy: NetworkPolicy | None) -> Learner:
+    def _started(self, safety: SafetyModel | None, keys: PRNGKeyArray, policy: NetworkPolicy | None) -> Learner:
         learners = eqx.filter_vmap(lambda key: Learner.start(self._with(safety), self.config, key, policy))(keys)
         return jax.tree.map(_strong, learners)
 
-    def refitted(self, safety: Any) -> None:
-        """Go on with a safety model of the same shape that has learned more."""
+    def set_safety_model(self, safety: SafetyModel) -> None:
+        """Continue with this safety model, which has the shape of the one before."""
         self.problem = self._with(safety)
 
     def prepare(self, learners: Callable[[], Learner]) -> None:
-        """Compile the programs in the background, for learners like those."""
-        searches = [self._search] if self.config.search_rounds else []
-        for program in (*searches, self._test, self._chunk):
-            program.prepare(self.problem.safety, learners)
+        """Compile the programs in the background, for learners of these shapes."""
+        if self.config.search:
+            self._search.prepare(self.problem.safety, learners)
+        self._test.prepare(self.problem.safety, learners)
+        self._chunk.prepare(self.problem.safety, learners)
 
     def start(
-        self, keys: PRNGKeyArray, policy: NetworkPolicy | None = None, *, search: bool = True, tolerances: Any = None
+        self,
+        keys: PRNGKeyArray,
+        policy: NetworkPolicy | None = None,
+        *,
+        search: bool = True,
+        tolerances: ArrayLike | None = None,
     ) -> PlannerState:
-        """The state before the first epoch, one seed for each key; `policy` is a warm start for all of them.
+        """The state before the first epoch, one seed for each key; all of them start from `policy` if it is given.
 
-        `tolerances` (seed, constraint) are aimed at in place of the constraints' own.
-        Without `search` it has the form of a state and not its content: enough to load a checkpoint into.
+        `tolerances` (seed, constraint) are trained for in place of the constraints' own.
+        Without `search` only its structure is right, which is enough to load a checkpoint into.
         """
         learners = self._start(self.problem.safety, keys, policy)
         if tolerances is not None:
-            learners = aimed(learners, tolerances, self.config)
-        if search and self.config.search_rounds and policy is None:
+            learners = retarget(learners, tolerances, self.config)
+        if search and self.config.search and policy is None:
             learners = jax.tree.map(_strong, self._search(self.problem.safety, learners))
         return PlannerState(learners, learners.policy, jnp.full(len(keys), -jnp.inf, float))
 
@@ -117,8 +124,8 @@ class Planner:
         results, trajectories = self._tested(learners)
         training, results = jax.tree.map(np.asarray, (training, results))
         feasible = self._feasible(results["mean"], np.asarray(learners.tolerances))
-        # An exact gradient climbs without noise: its latest policy is its best, whatever a test's chance says.
-        better = feasible & ((results["mean"]["return"] > best_return) | (self.config.reward_gradient == "exact"))
+        # Without noise in the gradient the latest policy is the best, whatever the noise of a test says.
+        better = feasible & ((results["mean"]["return"] > best_return) | self.config.reward.noiseless)
         best = jax.tree.map(lambda new, old: _choose(better, new, old), learners.policy, best)
         state = PlannerState(learners, best, jnp.asarray(np.where(better, results["mean"]["return"], best_return)))
         seconds = time.perf_counter() - begun
@@ -130,12 +137,12 @@ class Planner:
         ]
         return state, rows
 
-    def test(self, learners: Learner) -> dict[str, Any]:
+    def test(self, learners: Learner) -> dict[str, Metrics]:
         """Figures of every learner's policy on test trajectories, by its mean and its sampled action."""
         return self._tested(learners)[0]
 
-    def _tested(self, learners: Learner) -> tuple[dict[str, Any], dict[str, Trajectory]]:
-        """Figures and trajectories of a test; both are refused where a number is not finite, by name."""
+    def _tested(self, learners: Learner) -> tuple[dict[str, Metrics], dict[str, Trajectory]]:
+        """Figures and trajectories of a test; numbers that are not finite are refused by name."""
         spec = self.problem.model.spec
         place = f"model '{spec.name}', epoch {int(learners.epoch[0])}"
         require_finite_weights(learners.policy, "training failed (is the model's gradient finite?): a policy", place)
@@ -146,7 +153,7 @@ class Planner:
         return results, flat
 
     def finish(self, state: PlannerState, history: Sequence[Row]) -> list[Plan]:
-        """One plan a seed, from the final state and all rows."""
+        """One plan per seed, from the final state and all rows."""
         plans = []
         for index in range(len(state.best_return)):
             rows = [row for row in history if row["seed_index"] == index]
@@ -161,8 +168,9 @@ class Planner:
             return np.ones(len(mean["return"]), bool)
         room = np.maximum(self.problem.tolerances - tolerances, 0.0)
         accepted = tolerances + LEEWAY * room
-        # A network never says zero.
-        return np.all(mean["costs"] <= np.where(accepted == 0, self.config.never, accepted), axis=1)
+        # A network never predicts exactly zero.
+        never = self.config.multiplier.never
+        return np.all(mean["costs"] <= np.where(accepted == 0, never, accepted), axis=1)
 
     def _true_shares(self, trajectories: dict[str, Trajectory]) -> dict[str, np.ndarray]:
         if self.rule is None:
@@ -177,7 +185,7 @@ class Planner:
         return shares
 
     def _row(
-        self, index: int, epoch: int, training: Any, results: Any, truth: Any, feasible: bool, seconds: float
+        self, index: int, epoch: int, training: PyTree, results: PyTree, truth: PyTree, feasible: bool, seconds: float
     ) -> Row:
         row: Row = {"seed_index": index, "epoch": epoch, "feasible": feasible, "seconds": seconds}
         row |= {f"train_{name}": _listed(values[index]) for name, values in training.items()}
@@ -190,13 +198,13 @@ class Planner:
 
 def plan(
     model: Model,
-    safety: Any,
+    safety: SafetyModel | None,
     constraints: Sequence[Constraint],
     config: PlanConfig,
     key: PRNGKeyArray,
     *,
     policy: NetworkPolicy | None = None,
-    rule: Callable[[Trajectory], Any] | None = None,
+    rule: Callable[[Trajectory], ArrayLike] | None = None,
 ) -> Plan:
     """Train one policy to maximise return within the constraints, by the learned safety model."""
     planner = Planner(model, safety, constraints, config, rule)
@@ -204,39 +212,41 @@ def plan(
     return planner.finish(steps[-1][0], [row for _, rows in steps for row in rows])[0]
 
 
-def aimed(learners: Learner, tolerances: Any, config: PlanConfig) -> Learner:
-    """Learners that aim at these tolerances (seed, constraint), each constraint pulling as is due to a new aim.
+def retarget(learners: Learner, tolerances: ArrayLike, config: PlanConfig) -> Learner:
+    """Learners that train for these tolerances (seed, constraint), with multipliers to match.
 
-    What may happen always need not be resisted, so a multiplier begins at (1 - d) of its usual first value.
+    What may always happen needs no resistance, so a multiplier starts at (1 - d) of its usual first value.
     """
     tolerances = jnp.asarray(tolerances, float)
-    first = jnp.maximum(config.multiplier_start * (1.0 - tolerances), config.multiplier_min)
+    rule = config.multiplier
+    first = jnp.maximum(rule.start * (1.0 - tolerances), rule.least_start)
     fresh = learners.multipliers.updates[:, None] == 0
     value = jnp.where(fresh, first, jnp.maximum(learners.multipliers.value, first))
     return replace(learners, tolerances=tolerances, multipliers=replace(learners.multipliers, value=value))
 
 
-def _of_seed(tree: Any, index: int) -> Any:
+def _of_seed(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def _batch_of_all(leaf: Any) -> np.ndarray:
+def _batch_of_all(leaf: Array) -> np.ndarray:
     """(seed, batch, ...) as (seed * batch, ...)."""
     return np.asarray(leaf).reshape(-1, *leaf.shape[2:])
 
 
-def _choose(better: np.ndarray, new: Any, old: Any) -> Any:
+def _choose(better: np.ndarray, new: PyTree, old: PyTree) -> PyTree:
     return np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else old
 
 
-def _strong(leaf: Any) -> Any:
+def _strong(leaf: PyTree) -> PyTree:
     """Without weak types, which would make the second chunk compile anew."""
     return jax.lax.convert_element_type(leaf, leaf.dtype) if _is_number(leaf) else leaf
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: PyTree) -> bool:
     return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _listed(value: np.ndarray) -> Any:
-    return value.tolist()
+def _listed(value: np.ndarray) -> float | list[float]:
+    listed: float | list[float] = value.tolist()
+    return listed

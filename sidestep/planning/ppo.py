@@ -1,23 +1,25 @@
 """Proximal policy optimisation of the reward: clipped ratios, generalised advantages, one value network."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, adam_step, split
+from sidestep.planning.methods import PPO
 
 VALUE_WEIGHT = 0.5
 
 
 class Batch(Protocol):
-    """The trajectories of an epoch, padded to (batch, time); what is seen of a step leads to its observation."""
+    """The trajectories of an epoch, padded to (batch, time); `observe` turns what is `seen` of a step into its
+    observation."""
 
-    seen: Any
+    seen: PyTree
     raws: Float[Array, "batch time raw"]
 
     @property
@@ -26,71 +28,81 @@ class Batch(Protocol):
     @property
     def mask(self) -> Bool[Array, "batch time"]: ...
 
-    def observe(self, seen: Any) -> Float[Array, "step inputs"]: ...
+    def observe(self, seen: PyTree) -> Float[Array, "step inputs"]: ...
 
     def evaluate(self, learner: Learner) -> tuple[Float[Array, "batch time"], Float[Array, "batch time"]]:
         """The value of every step, and the logarithm of its action's density."""
         ...
 
-    def noted(self, learner: Learner, discount: float) -> Learner:
+    def update_statistics(self, learner: Learner, discount: float) -> Learner:
         """The learner with these trajectories in its running statistics."""
         ...
 
 
 def ppo_steps(
-    config: PlanConfig, learner: Learner, batch: Batch, discount: float, key: PRNGKeyArray, beside: Any = None
+    config: PlanConfig,
+    method: PPO,
+    learner: Learner,
+    batch: Batch,
+    discount: float,
+    key: PRNGKeyArray,
+    constraint_ascent: PyTree = None,
 ) -> tuple[Learner, dict[str, Array]]:
-    """Pass over the batch in minibatches of real steps; finished trajectories cost nothing.
+    """Pass over the batch in minibatches of real steps; padding takes no time.
 
-    `beside` is a gradient in units of return, or of the return's deviation (`PlanConfig.balance`). PPO's is one in
-    units of the advantages' deviation, and a mean over steps where the return is a sum; in these units `beside`,
-    clipped on its own, is added in every minibatch.
+    `constraint_ascent` is a direction in units of return, or of the return's deviation (`PlanConfig.balance`). PPO's
+    gradient is in units of the advantages' deviation, and a mean over steps where the return is a sum. In these units
+    the former, clipped on its own, is added in every minibatch.
     """
     mask = batch.mask
     values, log_probs = batch.evaluate(learner)
     scale = jnp.sqrt(learner.returns.variance[0]) + 1e-6
-    advantages, targets = generalised_advantages(batch.rewards / scale, values, mask, discount, config.gae)
+    advantages, targets = generalised_advantages(batch.rewards / scale, values, mask, discount, method.gae)
     weight = mask / jnp.maximum(jnp.sum(mask), 1)
     mean = jnp.sum(weight * advantages)
     deviation = jnp.sqrt(jnp.sum(weight * (advantages - mean) ** 2)) + 1e-6
     columns = (batch.seen, batch.raws, log_probs, (advantages - mean) / deviation, targets)
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
     real = mask.ravel()
-    minibatches = -(-jnp.sum(real) // config.ppo_minibatch)
-    entropy_weight = config.entropy * jnp.maximum(1.0 - learner.progress(config) / max(config.entropy_share, 1e-9), 0.0)
+    minibatches = -(-jnp.sum(real) // method.minibatch)
+    entropy_weight = learner.entropy_weight(method, config)
     unit = scale * deviation  # of the standardised advantages, in reward
-    if config.entropy_in_reward:
+    if method.entropy_in_reward:
         entropy_weight = entropy_weight / unit
-    if beside is not None:
+    if constraint_ascent is not None:
         price = deviation if config.balance else unit
-        beside = jax.tree.map(lambda leaf: leaf / (price * jnp.sum(mask) / len(mask)), beside)
-        beside, _ = optax.clip_by_global_norm(config.constraint_clip).update(beside, optax.EmptyState())
+        scaled = jax.tree.map(lambda leaf: leaf / (price * jnp.sum(mask) / len(mask)), constraint_ascent)
+        constraint_ascent, _ = optax.clip_by_global_norm(method.constraint_clip).update(scaled, optax.EmptyState())
 
     def one_pass(carry, pass_key):
         shuffled = real_first(pass_key, real)
-        padding = -len(shuffled) % config.ppo_minibatch
+        padding = -len(shuffled) % method.minibatch
         shuffled = jnp.pad(shuffled, (0, padding), mode="edge")
 
         def minibatch(index, carry):
             learner, clipped, entropy = carry
-            start = index * config.ppo_minibatch
-            rows = jax.lax.dynamic_slice_in_dim(shuffled, start, config.ppo_minibatch)
-            weights = (real[rows] & (start + jnp.arange(config.ppo_minibatch) < len(real))).astype(float)
+            start = index * method.minibatch
+            rows = jax.lax.dynamic_slice_in_dim(shuffled, start, method.minibatch)
+            weights = (real[rows] & (start + jnp.arange(method.minibatch) < len(real))).astype(float)
             seen, *rest = jax.tree.map(lambda leaf: leaf[rows], flat)
             data = (batch.observe(seen), *rest)
-            ascent, (clip_share, batch_entropy) = _gradient(config, learner, data, weights, entropy_weight)
-            ascent = jax.tree.map(jnp.add, ascent, beside) if beside is not None else ascent
+            ascent, (clip_share, batch_entropy) = _gradient(config, method, learner, data, weights, entropy_weight)
+            if constraint_ascent is not None:
+                ascent = jax.tree.map(jnp.add, ascent, constraint_ascent)
             return adam_step(learner, ascent, config), clipped + clip_share, entropy + batch_entropy
 
         return jax.lax.fori_loop(0, minibatches, minibatch, carry), None
 
     carry = (learner, jnp.zeros(()), jnp.zeros(()))
-    (learner, clipped, entropy), _ = jax.lax.scan(one_pass, carry, jax.random.split(key, config.ppo_passes))
-    steps = jnp.maximum(minibatches * config.ppo_passes, 1)
+    (learner, clipped, entropy), _ = jax.lax.scan(one_pass, carry, jax.random.split(key, method.passes))
+    steps = jnp.maximum(minibatches * method.passes, 1)
     return learner, {"clip_share": clipped / steps, "entropy": entropy / steps}
 
 
-def _gradient(config: PlanConfig, learner: Learner, data: Any, weights: Array, entropy_weight: Array) -> Any:
+def _gradient(
+    config: PlanConfig, method: PPO, learner: Learner, data: PyTree, weights: Array, entropy_weight: Array
+) -> tuple[PyTree, tuple[Array, Array]]:
+    """The gradient of PPO's objective on a minibatch; and the share of clipped ratios, and the entropy."""
     learned, rest = split(learner.policy, learner.value, config)
     observations, raws, old_log_probs, advantages, targets = data
     total = jnp.maximum(jnp.sum(weights), 1.0)
@@ -98,11 +110,11 @@ def _gradient(config: PlanConfig, learner: Learner, data: Any, weights: Array, e
     def objective(learned):
         policy, value = eqx.combine(learned, rest)
         ratio = jnp.exp(jax.vmap(policy.log_prob)(observations, raws) - old_log_probs)
-        bounded = jnp.clip(ratio, 1 - config.ppo_clip, 1 + config.ppo_clip)
+        bounded = jnp.clip(ratio, 1 - method.clip, 1 + method.clip)
         gain = jnp.minimum(ratio * advantages, bounded * advantages)
         loss = (jax.vmap(value)(observations)[:, 0] - targets) ** 2
         entropy = jax.vmap(policy.entropy)(observations)
-        clip_share = jnp.sum(weights * (jnp.abs(ratio - 1) > config.ppo_clip)) / total
+        clip_share = jnp.sum(weights * (jnp.abs(ratio - 1) > method.clip)) / total
         sums = jnp.sum(weights * (gain - VALUE_WEIGHT * loss + entropy_weight * entropy)) / total
         if config.divide_by_multipliers:
             sums = sums / (1.0 + jnp.sum(learner.multipliers.value))

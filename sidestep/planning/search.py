@@ -1,9 +1,9 @@
 """A search for a place from which gradients lead to the optimum.
 
-A gradient follows the valley that it stands in. Round an obstacle there are several, and from a path through its middle
-no small step leads out. So before the first gradient, sequences of actions are bred: explorers give the first ones; the
+A gradient finds the nearest local optimum. Around an obstacle there are several, and from a path through its middle no
+small step leads out. So before the first gradient, sequences of actions are bred: explorers give the first ones; the
 best (those within the tolerance first, then by return, each judged on several draws of the noise) have children with
-some noise on their actions; and in the end the policy imitates the best sequence. No derivative of the model is needed.
+some noise on their actions; and at the end the policy imitates the best sequence. No derivative of the model is needed.
 """
 
 from dataclasses import replace
@@ -19,13 +19,14 @@ from sidestep.labels.collect import ExploringPolicy, placed
 from sidestep.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split, with_statistics
+from sidestep.planning.methods import Search
 from sidestep.planning.problem import Problem
 
 EXPLORATIONS = 16  # populations of explorers before the first generation
-DRAWS = 4  # of the noise that a sequence is judged on
+DRAWS = 4  # of the noise, on which a sequence is judged
 ELITE = 32  # parents of the next generation
 MUTATION = (0.25, 0.03)  # deviation of a child's shares from its parent's, in the first and last generation
-PERSISTENCE = 0.8  # of that deviation from step to step: single steps average out
+PERSISTENCE = 0.8  # of that deviation from step to step; independent noise would average out
 EXAMPLES = 64  # trajectories of the best sequence that the policy learns from
 IMITATION_STEPS, IMITATION_BATCH, IMITATION_RATE = 300, 256, 3e-3
 
@@ -40,18 +41,18 @@ class SequencePolicy(Policy):
         return placed(self.model, state, self.shares[clock]), memory
 
 
-def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray) -> Learner:
+def search(problem: Problem, config: PlanConfig, method: Search, learner: Learner, key: PRNGKeyArray) -> Learner:
     """The learner with a policy that imitates the best sequence of actions found."""
     explore_key, breed_key, imitate_key = jax.random.split(key, 3)
-    parents = _explore(problem, config, learner.tolerances, explore_key)
+    parents = _explore(problem, method, learner.tolerances, explore_key)
 
     def generation(parents, inputs):
         key, progress = inputs
         spread = MUTATION[0] * (MUTATION[1] / MUTATION[0]) ** progress
-        children = _children(problem, config, parents, spread, key)
+        children = _children(problem, method, parents, spread, key)
         return _best(problem, learner.tolerances, children, key), None
 
-    inputs = (jax.random.split(breed_key, config.search_rounds), jnp.linspace(0.0, 1.0, config.search_rounds))
+    inputs = (jax.random.split(breed_key, method.rounds), jnp.linspace(0.0, 1.0, method.rounds))
     parents, _ = jax.lax.scan(generation, parents, inputs)
     examples = _roll(problem, parents[:1], imitate_key, EXAMPLES)
     learner = with_statistics(learner, examples, problem.model.spec.discount)
@@ -59,12 +60,13 @@ def search(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyA
 
 
 def _explore(
-    problem: Problem, config: PlanConfig, tolerances: Array, key: PRNGKeyArray
+    problem: Problem, method: Search, tolerances: Array, key: PRNGKeyArray
 ) -> Float[Array, "elite time action"]:
-    """The best sequences of many explorers: the way round is rare, and what earns most may be harmful altogether."""
+    """The best sequences of many explorers: the way around is rare, and those of the highest return may all be
+    harmful."""
 
     def one(key):
-        keys = jax.random.split(key, config.search_population)
+        keys = jax.random.split(key, method.population)
         policy = ExploringPolicy(problem.model)
         found, shares = rollout_batch(problem.model, policy, keys, trace=lambda memory: memory["action"])
         worth = found.returns(), problem.costs(found) if problem.constraints else None
@@ -76,16 +78,17 @@ def _explore(
     return shares[_order(tolerances, *worth)[:ELITE]]
 
 
-def _children(problem: Problem, config: PlanConfig, parents: Array, spread: Array, key: PRNGKeyArray) -> Array:
-    """The parents themselves, and children of theirs."""
+def _children(problem: Problem, method: Search, parents: Array, spread: Array, key: PRNGKeyArray) -> Array:
+    """The parents and their children."""
     parent_key, mutate_key = jax.random.split(key)
-    count = config.search_population // DRAWS - ELITE
+    count = method.population // DRAWS - ELITE
     chosen = parents[jax.random.randint(parent_key, (count,), 0, ELITE)]
     return jnp.concatenate([parents, mutated(problem.model, chosen, parents, spread, mutate_key)])
 
 
 def mutated(model: Model, chosen: Array, others: Array, spread: Array, key: PRNGKeyArray) -> Array:
-    """Sequences whose shares differ from the chosen ones' by persistent noise; choices change now and then."""
+    """The chosen sequences with persistent noise on their shares; choices are now and then replaced by those of
+    others."""
     noise_key, change_key, action_key, order_key = jax.random.split(key, 4)
     white = jax.random.normal(noise_key, chosen.shape)
 
@@ -129,7 +132,7 @@ def _order(
 ) -> Array:
     """Best first: the least excess over what may be tolerated, and the highest return among equals.
 
-    An open sequence of actions cannot react to the noise, so it is as good as safe up to three times the tolerance.
+    A fixed sequence of actions cannot react to the noise, so up to three times the tolerance it counts as safe.
     """
     if costs is None:
         return jnp.argsort(-returns)

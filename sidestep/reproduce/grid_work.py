@@ -150,5 +150,5 @@ def _planner(settings: Settings, safety: Any) -> tuple[Any, Planner]:
         constraints = parse_constraints([settings["constraint"]], rule.scale)
         _compiled[what] = model, Planner(model, safety, constraints, config, rule.label)
     model, planner = _compiled[what]
-    planner.refitted(safety)
+    planner.set_safety_model(safety)
     return model, planner

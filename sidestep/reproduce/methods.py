@@ -11,7 +11,8 @@ MF-Lagrange  the paper's model-free variant on the grids: the classifier's outpu
 from dataclasses import replace
 from typing import Any
 
-from sidestep.planning.config import PlanConfig, preset_for
+from sidestep.planning.config import PlanConfig
+from sidestep.planning.presets import preset_for
 
 PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "paper-mfge"}
 

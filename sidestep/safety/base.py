@@ -110,6 +110,15 @@ class SafetyModel(eqx.Module):
         """Side effects belong to single steps and are counted: it has `expected_counts`."""
         return False
 
+    def expected_counts(
+        self,
+        states: Float[Array, "*batch time state"],
+        actions: Float[Array, "*batch time action"],
+        length: Int[Array, "*batch"],
+    ) -> Float[Array, "*batch categories"]:
+        """Expected number of steps of each category, for models that are `summed`."""
+        raise NotImplementedError
+
     def with_standardisation(self, standardisation: Standardisation) -> Self:
         return eqx.tree_at(lambda model: model.standardisation, self, standardisation)
 

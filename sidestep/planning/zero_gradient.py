@@ -1,4 +1,4 @@
-"""Returns that no derivative sees: rewards made of steps, counts or thresholds, or states that are rounded."""
+"""Returns whose gradient is zero: piecewise constant rewards (counts, thresholds), or states that are rounded."""
 
 import jax
 import jax.numpy as jnp
@@ -6,19 +6,19 @@ import jax.numpy as jnp
 from sidestep.compiling import run_once
 from sidestep.model import Model, OpenLoopPolicy, rollout_batch, sample_uniform_action
 
-PROBES = 32  # sequences of random actions at which the return is looked at
+PROBES = 32  # sequences of random actions at which the gradient is computed
 
 
-def flat_return(model: Model) -> bool:
-    """Whether the derivative of the return with respect to the actions is zero wherever one looks.
+def has_zero_gradient(model: Model) -> bool:
+    """Whether the derivative of the return with respect to the actions is zero at every probe.
 
-    A planner that scales gradients to a common length would follow its rounding errors.
+    A planner that scales gradients to a common length would follow their rounding errors.
     """
-    return float(_steepest(model, jax.random.key(0))) == 0.0
+    return float(_largest_derivative(model, jax.random.key(0))) == 0.0
 
 
 @run_once
-def _steepest(model: Model, key: jax.Array) -> jax.Array:
+def _largest_derivative(model: Model, key: jax.Array) -> jax.Array:
     def one(key):
         state = model.reset(key)
         actions = jax.vmap(lambda own: sample_uniform_action(model, state, own))(

@@ -1,24 +1,24 @@
-"""Walks over the tables of a finite model, and the derivative of what they cost with respect to the policy.
+"""Rollouts over the tables of a finite model, and the derivative of their cost with respect to the policy.
 
-A network that sees the state alone is a table of N rows once its parameters are fixed, so trajectories are walks over
-places in tables, and a network is asked N times an epoch instead of once a step.
+A network that sees the state alone is a table of N rows once its parameters are fixed, so a trajectory is a sequence of
+indices into tables, and a network is evaluated N times per epoch instead of once per step.
 
 Derivatives. The paper's choices are straight-through: the one-hot action  a = argmax_b(log pi(b | s) + noise_b)  is
-taken, and gradients flow to pi as if it were a; a state is a choice of the model's in the same way. What a function of
-one-hot vectors is between them is left open; here each is continued as its *multilinear extension*, which knows the
-function at one-hot vectors and nothing else: its derivatives are differences. The gradient that arrives at a state is
-then the cost that follows from there, and its mean over the noise to come is known, since the model is. With n(s) the
-number of times that a walk meets s,
+taken, and gradients flow to pi as if it were a; the model chooses a state in the same way. What a function of one-hot
+vectors is between them is left open; here each is continued as its *multilinear extension*, which uses the function at
+one-hot vectors and nothing else: its derivatives are differences. The gradient that arrives at a state is then the cost
+that follows from there, and its mean over the noise to come is known, since the model is. With n(s) the number of times
+that a trajectory visits s,
 
     V(s)        = sum_b pi(b | s) Q(s, b)
     Q(s, b)     = C(s, b) + discount * sum_k p_k(s, b) V(n_k(s, b))
     dJ/dpi(b|s) = E[n(s)] Q(s, b)
 
-Differentiating the classifier's network itself at one-hot vectors fails: one that tells 99 % of the pairs rightly is
-saturated there, and what is left of its derivative does not say what it thinks of the neighbouring pairs.
+Differentiating the classifier's network itself at one-hot vectors fails: one with an accuracy of 99 % is saturated
+there, and what is left of its derivative does not tell its output on the neighbouring pairs.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,43 +27,47 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.model import FinitePart
 from sidestep.planning.problem import Problem
+from sidestep.policies import NetworkPolicy
 
 
-class Walks(NamedTuple):
-    """A batch of trajectories as places in the table; what stands after the end of one is padding."""
+class TabularRollouts(NamedTuple):
+    """A batch of trajectories as indices into the table; the steps after the end of one are padding."""
 
     states: Int[Array, "time batch"]
     actions: Int[Array, "time batch"]
     real: Bool[Array, "time batch"]
-    longest: Int[Array, ""]  # the number of steps of the longest
+    longest: Int[Array, ""]  # the number of steps of the longest one
 
 
 def encoding(problem: Problem) -> Float[Array, "state entry"]:
-    return jnp.asarray(problem.model.finite.encoding, jnp.float32)  # type: ignore[attr-defined]
+    return jnp.asarray(problem.table.encoding, jnp.float32)
 
 
-def log_policy(problem: Problem, policy: Any) -> Float[Array, "state action"]:
+def log_policy(problem: Problem, policy: NetworkPolicy) -> Float[Array, "state action"]:
     """log pi(a | s) for every pair."""
     return jax.nn.log_softmax(policy.outputs(encoding(problem)))
 
 
-def places(finite: FinitePart) -> np.ndarray:
-    """Which states a walk can be in before its end: it begins there, or another state leads there."""
+def visitable(finite: FinitePart) -> np.ndarray:
+    """Which states a trajectory can be in before its end: it starts there, or another state leads there."""
     met = finite.start > 0
     others = finite.successor != np.arange(len(met))[:, None, None]
     met[finite.successor[(finite.probability > 0) & others]] = True
     return met & ~finite.absorbing
 
 
-def walk(
-    model: Any, log_policy: Float[Array, "state action"], key: PRNGKeyArray, batch: int, spread: ArrayLike = 0
-) -> Walks:
-    """`batch` walks until all of them have ended or the horizon is reached; the last `spread` begin anywhere."""
-    finite: FinitePart = model.finite
+def rollout_table(
+    finite: FinitePart,
+    horizon: int,
+    log_policy: Float[Array, "state action"],
+    key: PRNGKeyArray,
+    batch: int,
+    spread: ArrayLike = 0,
+) -> TabularRollouts:
+    """`batch` trajectories until all of them have ended or the horizon is reached; the last `spread` start anywhere."""
     successor, absorbing = jnp.asarray(finite.successor), jnp.asarray(finite.absorbing)
     # p_0 + .. + p_k, rounded so that sums of 1 are 1 and no outcome of probability 0 is ever drawn.
     thresholds = jnp.asarray(np.round(np.cumsum(finite.probability, axis=2)[..., :-1], 12), log_policy.dtype)
-    horizon = model.spec.horizon
 
     def going(carry):
         clock, _, done, _ = carry
@@ -82,26 +86,25 @@ def walk(
 
     start_key, spread_key, key = jax.random.split(key, 3)
     begin = jax.random.categorical(start_key, jnp.log(jnp.asarray(finite.start)), shape=(batch,))
-    anywhere = jax.random.choice(spread_key, jnp.asarray(np.flatnonzero(places(finite))), (batch,))
+    anywhere = jax.random.choice(spread_key, jnp.asarray(np.flatnonzero(visitable(finite))), (batch,))
     begin = jnp.where(jnp.arange(batch) < batch - spread, begin, anywhere)
     empty = jnp.zeros((horizon, batch), int)
     carry = (jnp.zeros((), int), begin, absorbing[begin], (empty, empty, empty.astype(bool)))
     longest, _, _, record = jax.lax.while_loop(going, step, carry)
-    return Walks(*record, longest)
+    return TabularRollouts(*record, longest)
 
 
 def through_model(
-    model: Any,
+    finite: FinitePart,
     log_policy: Float[Array, "state action"],
     costs: Float[Array, "state action"],
-    walks: Walks,
+    rollouts: TabularRollouts,
     discount: float = 1.0,
 ) -> Float[Array, "state action"]:
     """dJ/dpi of one table of costs, J = E[sum_t discount^t C(s_t, a_t)], by the equations at the head of this file.
 
-    As many steps are looked ahead as the longest walk has.
+    It looks ahead as many steps as the longest trajectory has.
     """
-    finite: FinitePart = model.finite
     policy = jnp.exp(log_policy)
     alive = ~finite.absorbing
     chance = jnp.asarray(finite.probability * alive[:, None, None], policy.dtype)
@@ -114,6 +117,6 @@ def through_model(
     def sweep(_, values):
         return jnp.sum(policy * quality(values), axis=1)
 
-    values = jax.lax.fori_loop(0, walks.longest, sweep, jnp.zeros(len(costs), costs.dtype))
-    visits = jnp.zeros_like(values).at[walks.states].add(walks.real / walks.states.shape[1])
+    values = jax.lax.fori_loop(0, rollouts.longest, sweep, jnp.zeros(len(costs), costs.dtype))
+    visits = jnp.zeros_like(values).at[rollouts.states].add(rollouts.real / rollouts.states.shape[1])
     return visits[:, None] * quality(values)

@@ -1,0 +1,21 @@
+"""The multipliers and what their rule remembers."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sidestep.planning.methods import MultiplierRule
+
+
+class Multipliers(eqx.Module):
+    """The multipliers lambda >= 0 and what their rule remembers."""
+
+    value: Float[Array, " constraint"]
+    first: Float[Array, " constraint"]  # Adam's first moment; PID: the integral; relative: the smoothed cost
+    second: Float[Array, " constraint"]  # Adam's second moment; PID: the last violation
+    updates: Array
+
+    @classmethod
+    def start(cls, count: int, rule: MultiplierRule) -> "Multipliers":
+        zeros = jnp.zeros(count)
+        return cls(jnp.full(count, rule.start, float), zeros, zeros, jnp.zeros((), int))
