@@ -24,10 +24,10 @@ from sidestep.certification.bounds import judge
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import split_confidence
 from sidestep.certification.sequential import SequentialAudit
-from sidestep.constraints import Constraint, Scale, parse_constraints
+from sidestep.core.constraints import Constraint, Scale, parse_constraints
+from sidestep.core.model import FunctionPolicy, Space, Spec, Variable
 from sidestep.labels.rules import Rule
-from sidestep.model import FunctionPolicy, Space, Spec, Variable
-from sidestep.runs import Run
+from sidestep.runs.folder import Run
 
 RESULTS = Path(__file__).parent / "results"
 ROLLOUTS = 2000

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sidestep.files import atomic_write
+from sidestep.runtime.files import atomic_write
 
 TRAJECTORIES = {
     "navigation": ("navigation", []),

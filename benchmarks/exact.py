@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from sidestep.campaign.pairs import pair_fit
-from sidestep.constraints import parse_constraints
+from sidestep.core.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model

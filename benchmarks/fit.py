@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.files import atomic_write
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
+from sidestep.runtime.files import atomic_write
 from sidestep.safety.base import predict
 from sidestep.safety.config import FitConfig, fit_settings
 from sidestep.safety.fit import fit

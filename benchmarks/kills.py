@@ -32,14 +32,14 @@ from typing import Any
 
 import jax
 
-from sidestep.constraints import Scale
-from sidestep.files import atomic_write
+from sidestep.core.constraints import Scale
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
-from sidestep.runs import LABELS, Run
+from sidestep.runs.folder import LABELS, Run
+from sidestep.runtime.files import atomic_write
+from sidestep.runtime.serialisation import read_header
 from sidestep.safety.io import make_safety, save_safety
-from sidestep.trees import read_header
 
 SIDESTEP = [sys.executable, "-m", "sidestep"]
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -16,7 +16,7 @@ import matplotlib
 import numpy as np
 from campaign import certified, run
 
-from sidestep.files import atomic_write
+from sidestep.runtime.files import atomic_write
 
 matplotlib.use("svg")
 WAYS = {"well": "asking well", "random": "asking at random"}

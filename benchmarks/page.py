@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sidestep.files import atomic_write
 from sidestep.reproduce.tables import markdown_table
+from sidestep.runtime.files import atomic_write
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"

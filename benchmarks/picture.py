@@ -7,10 +7,11 @@ import jax
 import matplotlib
 import numpy as np
 
-from sidestep.answers import load, load_policy
+from sidestep.core.model import rollout
+from sidestep.deploy.answers import load
 from sidestep.labels.rules import load_rule
-from sidestep.model import rollout
 from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
+from sidestep.policies.files import load_policy
 from sidestep.report.drawings import shade
 
 RUNS = 60

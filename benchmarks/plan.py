@@ -23,15 +23,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.files import atomic_write
-from sidestep.model import Model, finite_part
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.model import Model, finite_part
 from sidestep.models import load_model
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.grids import built_in_maps
 from sidestep.planning.plan import Planner
 from sidestep.planning.presets import preset_for
+from sidestep.runtime.files import atomic_write
 from sidestep.safety.io import make_safety
 
 # Least and median seconds an epoch of the authors' published PyTorch code, MBGE, on another machine with two cores.

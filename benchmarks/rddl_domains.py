@@ -52,8 +52,8 @@ def look(name: str) -> dict[str, Any]:
     """One row of the table, by running the model."""
     import jax
 
-    from sidestep.errors import InputError
-    from sidestep.model import UniformPolicy, rollout
+    from sidestep.core.errors import InputError
+    from sidestep.core.model import UniformPolicy, rollout
     from sidestep.models import load_model
     from sidestep.models.check import check_model
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.model import Model, Policy, rollout
+from sidestep.core.model import Model, Policy, rollout
 from sidestep.models import load_model
 
 DOMAINS = ("navigation", "hvac", "reservoir", "boxpushing", "driving")

@@ -21,16 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from sidestep.campaign.pairs import pair_fit
-from sidestep.files import atomic_write
+from sidestep.core.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.finite.graph import reachable
 from sidestep.labels.rules import load_rule
-from sidestep.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.models import load_model
 from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.reproduce.data import AS_THE_PAPER, learning_trajectories
 from sidestep.reproduce.methods import settings_of
+from sidestep.runtime.files import atomic_write
 from sidestep.safety.base import predict
 from sidestep.safety.config import FitConfig, fit_settings
 from sidestep.safety.explain import blame

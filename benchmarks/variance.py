@@ -21,11 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.files import atomic_write
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.model import Space, Spec, Variable
 from sidestep.labels.collect import explore
 from sidestep.labels.rules import load_rule
-from sidestep.model import Space, Spec, Variable
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
@@ -33,6 +32,7 @@ from sidestep.planning.methods import Pathwise, PathwiseCost, Score
 from sidestep.planning.pathwise import pathwise
 from sidestep.planning.problem import Problem
 from sidestep.planning.score import score_function
+from sidestep.runtime.files import atomic_write
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety

@@ -6,28 +6,32 @@ The names below are imported when they are first used, so that `import sidestep`
 from importlib import import_module
 from typing import Any
 
+from sidestep.runtime import moved
+
 __version__ = "0.1.0"
 
+moved.install()
+
 _HOMES = {
-    "InputError": "errors",
-    "Model": "model",
-    "Policy": "model",
-    "Space": "model",
-    "Spec": "model",
-    "Trajectory": "model",
-    "UniformPolicy": "model",
-    "Variable": "model",
-    "rollout": "model",
+    "InputError": "core.errors",
+    "Model": "core.model",
+    "Policy": "core.model",
+    "Space": "core.model",
+    "Spec": "core.model",
+    "Trajectory": "core.model",
+    "UniformPolicy": "core.model",
+    "Variable": "core.model",
+    "rollout": "core.model",
     "load_model": "models",
-    "Constraint": "constraints",
-    "Scale": "constraints",
-    "parse_constraints": "constraints",
+    "Constraint": "core.constraints",
+    "Scale": "core.constraints",
+    "parse_constraints": "core.constraints",
     "load_rule": "labels.rules",
     "Store": "labels.store",
     "PlanConfig": "planning.config",
     "preset": "planning.presets",
     "plan": "planning.plan",
-    "load": "answers",
+    "load": "deploy.answers",
 }
 __all__ = ["__version__", *_HOMES]
 

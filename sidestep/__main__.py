@@ -2,6 +2,6 @@
 
 import sys
 
-from sidestep.cli import main
+from sidestep.cli.main import main
 
 sys.exit(main())

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from sidestep.cli import main
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
 
 TOTAL = int(os.environ.get("SIDESTEP_FUZZ", "3000"))
 SEED = int(os.environ.get("SIDESTEP_FUZZ_SEED", "19"))

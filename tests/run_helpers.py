@@ -5,8 +5,8 @@ from pathlib import Path
 
 import jax
 
-from sidestep.cli import main
-from sidestep.constraints import Scale
+from sidestep.cli.main import main
+from sidestep.core.constraints import Scale
 from sidestep.safety.io import make_safety, save_safety
 
 YARD = """
@@ -37,7 +37,7 @@ def write_run(folder: Path, more: str = "") -> Path:
 
 LINE = """
 import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Line:
     spec = Spec(name="line", state=Space((Variable("x", "real", 1, -9.0, 9.0),)),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import sidestep
-from sidestep.model import Space, Spec, Trajectory, Variable
+from sidestep.core.model import Space, Spec, Trajectory, Variable
 
 SPEC = Spec(
     "walker",

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidestep.answers import Actor
 from sidestep.certification.evaluation import evaluate
-from sidestep.cli import main
-from sidestep.errors import InputError
-from sidestep.export import export_numpy
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.core.model import FunctionPolicy, Trajectory, UniformPolicy, forbidden, rollout, within_rules
+from sidestep.deploy.answers import Actor
+from sidestep.deploy.export import export_numpy
 from sidestep.labels.collect import explore
 from sidestep.labels.experts import RuleExpert
 from sidestep.labels.rules import load_rule
-from sidestep.model import FunctionPolicy, Trajectory, UniformPolicy, forbidden, rollout, within_rules
 from sidestep.models import checked_model, load_model
 from sidestep.models.allowed_actions import Entries, Rows, allowed_action
 from sidestep.models.check import check_model
-from sidestep.policies import make_policy
+from sidestep.policies.networks import make_policy
 
 SHOP = """
 domain shop {
@@ -374,7 +374,7 @@ def test_a_state_in_which_nothing_is_allowed_is_found(folder, key):
 PUSHED = '''
 import jax
 import jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Pushed:
     """A number that one pushes; to push hard is forbidden at some steps, and nothing keeps one from it."""

@@ -7,17 +7,17 @@ import jax
 import numpy as np
 import pytest
 
-from sidestep.answers import save_policy
 from sidestep.certification.bounds import judge
 from sidestep.certification.records import split_confidence
 from sidestep.certification.sequential import SequentialAudit, crossing, people_audit, stopping_limits
-from sidestep.cli import main
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.errors import InputError
 from sidestep.labels.store import Store
 from sidestep.models import load_model
-from sidestep.policies import make_policy
-from sidestep.runs import Run
+from sidestep.policies.files import save_policy
+from sidestep.policies.networks import make_policy
+from sidestep.runs.folder import Run
 
 SCALE = Scale()
 AUDITS = 10_000
@@ -157,7 +157,7 @@ def test_what_no_audit_can_decide_is_refused_at_once(text):
 
 WALK = """
 import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Walk:
     spec = Spec("walk", Space((Variable("x"),)), Space((Variable("step", low=-1.0, high=1.0),)), horizon=4, ends=False)

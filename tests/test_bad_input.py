@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidestep.cli import main
+from sidestep.cli.main import main
 
 TANK = """\
 // A tank with valves and a pump.

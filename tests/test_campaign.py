@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.answers import load
 from sidestep.campaign.campaign import Campaign
 from sidestep.campaign.choice import believed_costs, challenger, favourite, optimism
 from sidestep.campaign.config import CampaignConfig
@@ -18,20 +17,21 @@ from sidestep.campaign.schedule import certifiable, certifiable_costs, select_st
 from sidestep.campaign.setting import Setting
 from sidestep.campaign.table_bank import TESTS, PairHazards, TableBank
 from sidestep.certification.bounds import CERTIFYING
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import InputError, LabelsNeeded
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.errors import InputError, LabelsNeeded
+from sidestep.core.model import Trajectory, rollout
+from sidestep.deploy.answers import load
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.experts import PeopleExpert, RuleExpert
 from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
-from sidestep.model import Trajectory, rollout
 from sidestep.models import load_model
 from sidestep.models.domains.driving.model import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import Pathwise
-from sidestep.policies import make_policy, with_memory
-from sidestep.runs import Run
+from sidestep.policies.networks import make_policy, with_memory
+from sidestep.runs.folder import Run
 from sidestep.safety.base import predict
 from sidestep.safety.io import make_safety
 
@@ -268,7 +268,7 @@ PLANNING = PlanConfig(reward=Pathwise(batch=16), search=None, widths=(8,), test_
 @pytest.fixture(scope="module")
 def walk():
     """A walk along a line, as a user's Python model: the goal lies behind a place where one must not linger."""
-    from sidestep.model import Space, Spec, Variable
+    from sidestep.core.model import Space, Spec, Variable
 
     class Walk:
         spec = Spec(
@@ -343,12 +343,12 @@ class TestTrajectories:
 
 
 def test_the_command_tells_people_what_to_label(tmp_path, capsys):
-    from sidestep.cli import main
+    from sidestep.cli.main import main
 
     file = tmp_path / "line.py"
     file.write_text(
         "import jax.numpy as jnp\n"
-        "from sidestep.model import Space, Spec, Variable\n"
+        "from sidestep.core.model import Space, Spec, Variable\n"
         "class Line:\n"
         "    spec = Spec(name='line', state=Space((Variable('x', 'real', 1, -9.0, 9.0),)),\n"
         "                action=Space((Variable('move', 'real', 1, -1.0, 1.0),)),\n"

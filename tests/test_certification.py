@@ -12,17 +12,17 @@ from sidestep.certification.bounds import judge, lower_bound, require_certifiabl
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import result_from_json, result_to_json, split_confidence
 from sidestep.certification.words import at_least, at_most, percent
-from sidestep.cli import main
-from sidestep.constraints import Scale, parse_constraints
+from sidestep.cli.main import main
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.errors import InputError
 from sidestep.core.records import from_json, to_json
-from sidestep.errors import InputError
-from sidestep.runs import Run
+from sidestep.runs.folder import Run
 
 COIN = '''
 import os
 import jax
 import jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Coin:
     """Whatever one does, a trajectory is costly with the chance of its last flip."""

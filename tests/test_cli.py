@@ -8,14 +8,14 @@ import textwrap
 import pytest
 
 from sidestep import __version__
-from sidestep.cli import main
+from sidestep.cli.main import main
 
 HEAVY = {"jax", "equinox", "optax", "pyRDDLGym", "pyRDDLGym_jax", "matplotlib", "scipy", "sklearn", "pyarrow"}
-START = "import sys; from sidestep.cli import main; status = main(sys.argv[1:])"
+START = "import sys; from sidestep.cli.main import main; status = main(sys.argv[1:])"
 
 MODEL = """
 import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Walk:
     spec = Spec(
@@ -117,7 +117,7 @@ def test_interruption_has_its_own_status(monkeypatch, capsys):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sidestep.commands.models.list_models", interrupted)
+    monkeypatch.setattr("sidestep.cli.models.list_models", interrupted)
     assert main(["models"]) == 130
     assert capsys.readouterr().err == "sidestep: stopped\n"
 
@@ -151,10 +151,10 @@ def test_a_reader_that_goes_away_is_no_error():
     "code",
     [
         "import sidestep",
-        "import sidestep.cli",
-        "import sys; from sidestep.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
-        "import sys; from sidestep.cli import main\ntry:\n    main(['check', '--help'])\nexcept SystemExit:\n    pass",
-        "from sidestep.cli import main\nmain(['models'])",
+        "import sidestep.cli.main",
+        "import sys; from sidestep.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
+        "from sidestep.cli.main import main\ntry:\n    main(['check', '--help'])\nexcept SystemExit:\n    pass",
+        "from sidestep.cli.main import main\nmain(['models'])",
     ],
 )
 def test_starting_imports_nothing_heavy(code):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import sidestep
-from sidestep.cli import main
-from sidestep.commands.console import progress_bar, say, show_table
-from sidestep.errors import InputError
+from sidestep.cli.console import progress_bar, say, show_table
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
 
 NAMES = ["z[/b].store", "run[v2].store", "[bold]x[/].store", "a:smile:b.store", "\\[x].store", "[link=x].store"]
 
@@ -48,7 +48,7 @@ def test_lines_are_not_wrapped_and_bytes_that_are_no_text_are_escaped(capsys):
 
 
 def test_nothing_else_imports_rich():
-    """Its markup would meet text of the user's; `sidestep.commands.console` has none."""
+    """Its markup would meet text of the user's; `sidestep.cli.console` has none."""
     package = Path(sidestep.__file__).parent
     others = [file for file in package.rglob("*.py") if file != package / "commands" / "console.py"]
     found = [str(file) for file in others if re.search(r"^\s*(from|import) rich", file.read_text(), re.MULTILINE)]

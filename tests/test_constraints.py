@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import sidestep
-from sidestep.constraints import Constraint, Scale, find_conflict, parse_constraints, satisfiable
-from sidestep.errors import InputError
+from sidestep.core.constraints import Constraint, Scale, find_conflict, parse_constraints, satisfiable
+from sidestep.core.errors import InputError
 
 SCALE = Scale()
 NAMES = st.text("abcdefghäß-_. 0123456789", min_size=1, max_size=8).map(lambda name: " ".join(name.split()))

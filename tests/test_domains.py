@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sidestep.model import OpenLoopPolicy, rollout
+from sidestep.core.model import OpenLoopPolicy, rollout
 from sidestep.models import load_model
 from sidestep.models.check import directional_derivatives
 from sidestep.models.domains.reservoir.model import RESERVOIRS

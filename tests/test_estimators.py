@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.model import FinitePart, Space, Spec, Variable
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.model import FinitePart, Space, Spec, Variable
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.finite_model import FiniteModel
 from sidestep.planning.config import PlanConfig

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import sidestep
-from sidestep.answers import Actor, save_policy
-from sidestep.cli import main
-from sidestep.errors import InputError
-from sidestep.export import export_numpy
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.core.model import Space, Spec, Variable
+from sidestep.deploy.answers import Actor
+from sidestep.deploy.export import export_numpy
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.model import Space, Spec, Variable
 from sidestep.models.python_model import load_object
-from sidestep.policies import make_policy
+from sidestep.policies.files import save_policy
+from sidestep.policies.networks import make_policy
 from sidestep.safety.io import make_safety
 from sidestep.safety.survival import Stretch
 

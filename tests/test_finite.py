@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
+from sidestep.core.model import FinitePart, FunctionPolicy, rollout
 from sidestep.finite.lexicographic import lexicographic, lexicographic_lp
 from sidestep.finite.occupancy import Bound, Infeasible, occupancy_lp
 from sidestep.finite.values import backward_induction, evaluate, from_start, value_iteration
-from sidestep.model import FinitePart, FunctionPolicy, rollout
 from sidestep.models import load_model
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving

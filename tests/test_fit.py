@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.errors import InputError
-from sidestep.model import Trajectory
+from sidestep.core.errors import InputError
+from sidestep.core.model import Trajectory
 from sidestep.safety.base import predict
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit

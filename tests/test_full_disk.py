@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from sidestep.errors import DiskFull
-from sidestep.files import append, atomic_write
+from sidestep.core.errors import DiskFull
 from sidestep.labels.store import Store
-from sidestep.runs import LABELS, Run
+from sidestep.runs.folder import LABELS, Run
+from sidestep.runtime.files import append, atomic_write
 
 MAP = "S.....\n.FF...\n.@@...\n....BG\n"
 WALK = ["--rollouts", "100", "--quiet"]
@@ -71,7 +71,7 @@ def test_a_store_on_a_full_disk_is_not_called_unreadable(small_disk):
     model = load_model("navigation")
     import jax
 
-    from sidestep.model import UniformPolicy, rollout
+    from sidestep.core.model import UniformPolicy, rollout
 
     file = small_disk / "labels.store"
     ballast = Ballast(small_disk)

@@ -15,13 +15,13 @@ from fuzz_helpers import ODD_TEXTS, command, flipped, fuzz, mutated
 from store_helpers import SPEC, random_trajectories, steps
 from test_bad_input import INSTANCE, TANK
 
-from sidestep.commands.limits import parse_bound
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import InputError
+from sidestep.cli.limits import parse_bound
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.errors import InputError
+from sidestep.core.model import UniformPolicy, rollout
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
 from sidestep.labels.transfer import export_labels, export_trajectories, import_file
-from sidestep.model import UniformPolicy, rollout
 from sidestep.models import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -174,7 +174,7 @@ def test_maps(tmp_path):
 
 MODEL = """\
 import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Walk:
     spec = Spec("walk", Space((Variable("x", size=2),)), Space((Variable("way", low=-1.0, high=1.0),)), 4, ends=False)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from run_helpers import write_plan, write_run
 
-from sidestep.cli import main
+from sidestep.cli.main import main
 
 INPUTS = int(os.environ.get("SIDESTEP_FUZZ", "200"))
 ODD: tuple[Any, ...] = (

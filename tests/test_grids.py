@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sidestep.errors import InputError
-from sidestep.model import FinitePart, FunctionPolicy, Model, Space, Spec, UniformPolicy, Variable, rollout
+from sidestep.core.errors import InputError
+from sidestep.core.model import FinitePart, FunctionPolicy, Model, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidestep.cli import main
+from sidestep.cli.main import main
 
 SHARED = Path(__file__).parents[2] / "shared" / "maps"
 # map: best without side effects (plain, discounted), and the best of all
@@ -21,7 +21,7 @@ NARROW = "SB.F..G\n"
 
 INFINITE = """
 import jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Walk:
     spec = Spec("walk", Space((Variable("x"),)), Space((Variable("step", low=-1.0, high=1.0),)), 5, ends=False)

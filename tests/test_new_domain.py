@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sidestep.answers import load
-from sidestep.cli import main
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.deploy.answers import load
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.models.domains import add_folder, all_domains, find_domain

@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 from test_bad_input import sentence
 
-from sidestep.answers import load, save_policy
-from sidestep.cli import main
-from sidestep.errors import InputError
-from sidestep.export import export_numpy
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.core.model import Trajectory, UniformPolicy, require_finite, rollout
+from sidestep.deploy.answers import load
+from sidestep.deploy.export import export_numpy
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
-from sidestep.model import Trajectory, UniformPolicy, require_finite, rollout
 from sidestep.models import load_model
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import Pathwise
 from sidestep.planning.plan import plan
+from sidestep.policies.files import save_policy
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import load_safety, make_safety
@@ -32,7 +33,7 @@ from sidestep.safety.io import load_safety, make_safety
 TANK = """
 import os
 import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 KIND = os.environ.get("TANK_KIND", "sound")
 

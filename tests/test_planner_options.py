@@ -8,10 +8,10 @@ from typing import Literal, get_args, get_origin
 import jax
 import pytest
 
-from sidestep.cli import _given, _parse, main
-from sidestep.constraints import Scale
+from sidestep.cli.main import _given, _parse, main
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
 from sidestep.core.records import to_json
-from sidestep.errors import InputError
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import PID, PPO, Exact, Pathwise, PathwiseCost, Projected, Score, Search
 from sidestep.planning.options import config_from_json, flattened, plan_options, require_constraints, with_options

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 import sidestep
-from sidestep.beside import each
 from sidestep.campaign.bank import GradientBank
 from sidestep.campaign.config import POLISH_TEST, CampaignConfig
 from sidestep.campaign.schedule import SLOTS, mendable
-from sidestep.cli import main
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.errors import InputError
+from sidestep.core.model import Space, Spec, Variable
 from sidestep.labels.store import single_steps
-from sidestep.model import Space, Spec, Variable
 from sidestep.models.domains.driving.model import Driving
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, balanced, split
@@ -32,6 +31,7 @@ from sidestep.planning.plan import LEEWAY, Planner, plan
 from sidestep.planning.presets import PRESETS, preset, preset_for
 from sidestep.planning.problem import Problem
 from sidestep.planning.zero_gradient import has_zero_gradient
+from sidestep.runtime.parallel import each
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
 from sidestep.safety.hazard import HazardModel
@@ -283,7 +283,7 @@ def test_every_preset_is_a_valid_configuration(name, finite):
 
 
 def test_surrogate_of_a_saturated_cost_still_has_a_gradient(walk_safety):
-    from sidestep.model import Trajectory
+    from sidestep.core.model import Trajectory
 
     problem = Problem(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE))
 
@@ -327,7 +327,7 @@ def strip(rows):
 
 
 def test_a_killed_run_resumes_bit_for_bit_and_is_used_by_its_path_alone(safety_file, tmp_path, capsys):
-    from sidestep.runs import Run
+    from sidestep.runs.folder import Run
 
     assert main(plan_arguments(safety_file, tmp_path / "whole")) == 1, "a few epochs earn no certificate"
     broken = tmp_path / "broken"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sidestep.errors import InputError
-from sidestep.model import UniformPolicy, forbidden, rollout
+from sidestep.core.errors import InputError
+from sidestep.core.model import UniformPolicy, forbidden, rollout
 from sidestep.models import load_model
 from sidestep.models.check import check_model
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from sidestep.answers import save_policy
 from sidestep.certification.bounds import judge
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import (
@@ -22,25 +21,26 @@ from sidestep.certification.records import (
     split_confidence,
 )
 from sidestep.certification.words import bound_in_words
-from sidestep.cli import main
-from sidestep.constraints import Scale, parse_constraints
+from sidestep.cli.main import main
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.model import Space, Spec, Trajectory, UniformPolicy, Variable, rollout
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
-from sidestep.model import Space, Spec, Trajectory, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
-from sidestep.policies import make_policy
+from sidestep.policies.files import save_policy
+from sidestep.policies.networks import make_policy
 from sidestep.report import figures
 from sidestep.report.drawings import draw_blame, draw_view, same_frame, views
 from sidestep.report.html import write_report
 from sidestep.report.page import number, tag
 from sidestep.report.svg import INK, style, svg
-from sidestep.runs import Run
+from sidestep.runs.folder import Run
 from sidestep.safety.io import make_safety, save_safety
 
 MODEL = '''
 import jax
 import jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 class Walk:
     """A walk on the line with a fuel gauge."""

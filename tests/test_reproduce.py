@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from grid_helpers import AROUND, PUDDLES, safe_optimum
 
-from sidestep.cli import main
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.core.model import FunctionPolicy, rollout
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.collect import ExploringPolicy
 from sidestep.labels.rules import load_rule
-from sidestep.model import FunctionPolicy, rollout
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.reproduce.data import MixedPolicy

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from grid_helpers import AROUND, PUDDLES, safe_optimum
 
-from sidestep.cli import main
+from sidestep.cli.main import main
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.reproduce.experiments import QUICK, find_maps

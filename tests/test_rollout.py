@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.errors import InputError
-from sidestep.model import (
+from sidestep.core.errors import InputError
+from sidestep.core.model import (
     FunctionPolicy,
     OpenLoopPolicy,
     Policy,

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
+from sidestep.core.model import Trajectory, UniformPolicy, rollout
+from sidestep.core.rules import longest_run
 from sidestep.labels.rules import load_rule
-from sidestep.model import Trajectory, UniformPolicy, rollout
 from sidestep.models import load_model
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.domains.reservoir.model import RESERVOIRS
-from sidestep.rules import longest_run
 
 BATCH, TIME = 6, 12
 

@@ -10,15 +10,15 @@ import time
 
 import pytest
 
-from sidestep import run_lock
-from sidestep.cli import main
-from sidestep.errors import InputError
-from sidestep.run_lock import LOCK, locked
-from sidestep.runs import Run
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.runs import lock as run_lock
+from sidestep.runs.folder import Run
+from sidestep.runs.lock import LOCK, locked
 
 HOLD = """
 import sys, time, pathlib
-from sidestep.run_lock import locked
+from sidestep.runs.lock import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

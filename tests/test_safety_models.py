@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError
-from sidestep.model import Trajectory
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
+from sidestep.core.model import Trajectory
 from sidestep.safety.base import Standardisation, predict
 from sidestep.safety.explain import blame, explanation
 from sidestep.safety.io import load_safety, make_safety, safety_header, save_safety

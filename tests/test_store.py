@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import SPEC, files, from_numbers, integrity, random_trajectories, start_python, steps, trajectories
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
+from sidestep.core.model import Space, Trajectory, Variable
 from sidestep.labels.store import Store, single_steps, spec_hash
 from sidestep.labels.votes import Label
 from sidestep.labels.votes import agreement as agreement_of
-from sidestep.model import Space, Trajectory, Variable
 
 
 @pytest.fixture

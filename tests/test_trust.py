@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from run_helpers import LINE, SMALL, write_run
 
-from sidestep.answers import load
-from sidestep.cli import main
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.errors import InputError
+from sidestep.deploy.answers import load
 from sidestep.labels.store import Store
-from sidestep.runs import LABELS, Run
-from sidestep.trust import memory
+from sidestep.models.trust import memory
+from sidestep.runs.folder import LABELS, Run
 
 STATE = np.array([1, 0, 0, 1, 0, 0, 0, 0, 1, 0], float)  # the start of the yard
 TRACE = "with open({trace!r}, 'a') as file: file.write('ran ')\n"
@@ -235,7 +235,7 @@ def test_data_files_travel_too(tmp_path, monkeypatch, capsys):
 
 
 def test_two_files_of_one_name_are_kept_apart(tmp_path, monkeypatch):
-    from sidestep.run_inputs import copied
+    from sidestep.runs.inputs import copied
 
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

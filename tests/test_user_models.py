@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.commands.people import tell_notes
-from sidestep.errors import InputError
+from sidestep.cli.people import tell_notes
+from sidestep.core.errors import InputError
+from sidestep.core.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.labels.rules import load_rule
-from sidestep.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.models import load_model
 from sidestep.models.check import check_model
 from sidestep.planning.zero_gradient import has_zero_gradient
@@ -366,7 +366,7 @@ def test_object_valued_state_is_an_index(folder):
 
 PYTHON = """
 import jax, jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep.core.model import Space, Spec, Variable
 
 SPEC = Spec("point", Space((Variable("x"),)), Space((Variable("push", "real", 1, -1.0, 1.0),)), 12, ends=False)
 

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sidestep.beside import picked
 from sidestep.campaign.config import POLISH_TEST, CampaignConfig
 from sidestep.campaign.schedule import SLOTS, select_starts
-from sidestep.constraints import Constraint
-from sidestep.model import Model
+from sidestep.core.constraints import Constraint
+from sidestep.core.model import Model
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, Row, retarget
-from sidestep.policies import with_memory
+from sidestep.policies.networks import with_memory
+from sidestep.runtime.parallel import picked
 
 POLISH: dict[str, Any] = {
     "observe": "memory",

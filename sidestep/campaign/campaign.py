@@ -28,8 +28,8 @@ from sidestep.campaign.trajectories import TrajectoryStrategy
 from sidestep.certification.auditor import Auditor, audit_until_certified
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Result, audited_result
+from sidestep.core.errors import InputError
 from sidestep.core.records import to_json
-from sidestep.errors import InputError
 from sidestep.labels.votes import resolve
 
 VERIFYING = 4  # stream of keys: see the strategies for the others

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from sidestep.core.errors import InputError
 from sidestep.core.options import check_ranges, option, place_of
-from sidestep.errors import InputError
 
 POLISH_TEST = 50  # epochs between two tests of the last planning, each of which gives candidates
 MOST_ROLLOUTS = 10**6  # of an audit

@@ -11,9 +11,9 @@ from sidestep.campaign.choice import optimism
 from sidestep.campaign.records import Candidate, Group, Round, State
 from sidestep.campaign.schedule import SLOTS
 from sidestep.certification.records import Audit
-from sidestep.constraints import Constraint, cost_matrix
+from sidestep.core.constraints import Constraint, cost_matrix
+from sidestep.core.model import Trajectory
 from sidestep.labels.store import Store
-from sidestep.model import Trajectory
 
 RECENT = 3 * SLOTS  # groups of labels from which the gap between predicted and true costs is read
 SHOWN = SLOTS // 2  # the slot whose figures stand for a round

@@ -16,18 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.answers import load_policy
 from sidestep.campaign.evidence import Evidence
 from sidestep.campaign.records import Candidate, Round, State
 from sidestep.campaign.schedule import certifiable_costs
 from sidestep.campaign.setting import Question, Setting
-from sidestep.errors import Infeasible
+from sidestep.core.errors import Infeasible
+from sidestep.core.model import finite_part
 from sidestep.finite.graph import reachable
 from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.model import finite_part
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
+from sidestep.policies.files import load_policy
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import load_safety, make_safety, save_safety

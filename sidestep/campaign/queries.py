@@ -8,11 +8,11 @@ import numpy as np
 
 from sidestep.campaign.bank import PolicyBank
 from sidestep.campaign.schedule import SLOTS
-from sidestep.compiling import run_once
+from sidestep.core.model import Model, Trajectory, require_finite, rollout
 from sidestep.labels.collect import explore, explorers
 from sidestep.labels.select import How, choose, spread
-from sidestep.model import Model, Trajectory, require_finite, rollout
 from sidestep.planning.diversity import elites
+from sidestep.runtime.compilation import run_once
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the policies
 POOL = 150  # trajectories per policy among which the others are chosen

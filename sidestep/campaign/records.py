@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from sidestep.core.errors import InputError
 from sidestep.core.records import from_json, to_json
-from sidestep.errors import InputError
 
 Stage = Literal["explore", "round", "polish", "verify", "certify"]
 

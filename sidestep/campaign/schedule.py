@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from sidestep.certification.bounds import CERTIFYING
 from sidestep.certification.records import split_confidence
-from sidestep.constraints import Constraint
+from sidestep.core.constraints import Constraint
 
 WIDE = (1.0, 0.6, 0.25, 0.0)  # of the first round: d to this power, from the tolerance itself to 1
 NARROW = (0.4, 0.6, 0.8, 0.95)  # of the last rounds: shares of the certifiable cost

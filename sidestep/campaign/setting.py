@@ -7,16 +7,16 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from sidestep.answers import save_policy
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.evidence import Evidence
 from sidestep.campaign.records import Candidate, State
-from sidestep.constraints import Constraint
+from sidestep.core.constraints import Constraint
+from sidestep.core.model import Model, Trajectory
 from sidestep.labels.experts import Expert
 from sidestep.labels.store import Store
-from sidestep.model import Model, Trajectory
 from sidestep.planning.config import PlanConfig
-from sidestep.runs import Run
+from sidestep.policies.files import save_policy
+from sidestep.runs.folder import Run
 
 CAMPAIGN = 0xCA49  # folded into a seed's key: its random numbers never meet those of certification
 

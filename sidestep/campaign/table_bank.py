@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from sidestep.campaign.schedule import SLOTS
-from sidestep.constraints import Constraint, cost_matrix
-from sidestep.errors import InputError
+from sidestep.core.constraints import Constraint, cost_matrix
+from sidestep.core.errors import InputError
+from sidestep.core.model import rollout
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
-from sidestep.model import rollout
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Row
 from sidestep.safety.ensemble import members_of

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from sidestep.answers import load_policy
 from sidestep.campaign.bank import GradientBank, PolicyBank
 from sidestep.campaign.evidence import SHOWN, Evidence, varied
 from sidestep.campaign.queries import first_questions, round_questions
@@ -18,6 +17,7 @@ from sidestep.campaign.setting import Question, Setting
 from sidestep.campaign.table_bank import TableBank
 from sidestep.planning.methods import Exact
 from sidestep.planning.plan import Row
+from sidestep.policies.files import load_policy
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety, save_safety

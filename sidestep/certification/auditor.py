@@ -12,11 +12,11 @@ from sidestep.certification.evaluation import certification_key, evaluate, fresh
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Figures, Method, Verdict
 from sidestep.certification.sequential import WITHOUT_COST, people_audit
-from sidestep.constraints import Constraint
-from sidestep.errors import InputError, LabelsNeeded
+from sidestep.core.constraints import Constraint
+from sidestep.core.errors import InputError, LabelsNeeded
+from sidestep.core.model import Forbidden, Model, Policy
 from sidestep.labels.experts import Expert
 from sidestep.labels.store import Store
-from sidestep.model import Forbidden, Model, Policy
 from sidestep.models.check import what_is_not_kept
 
 

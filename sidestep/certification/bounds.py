@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 from sidestep.certification.records import Verdict, split_confidence
-from sidestep.constraints import Constraint
-from sidestep.errors import InputError
+from sidestep.core.constraints import Constraint
+from sidestep.core.errors import InputError
 
 CERTIFYING = 0.995  # share of the error for the side that can certify
 

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sidestep.certification.records import Figures, Penalty, Return
+from sidestep.core.model import Model, Policy, Trajectory, forbidden, require_finite, rollout
 from sidestep.labels.experts import Expert
-from sidestep.model import Model, Policy, Trajectory, forbidden, require_finite, rollout
 
 CERTIFICATION = 0x5AFE  # folded into a seed's key: trajectories of certification never meet those of training
 BATCH = 1000

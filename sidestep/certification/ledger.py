@@ -8,9 +8,9 @@ rollouts follow from its seed and number alone, and stopping it in the middle ch
 from typing import Any
 
 from sidestep.certification.records import Audit
+from sidestep.core.errors import InputError
 from sidestep.core.records import from_json, to_json
-from sidestep.errors import InputError
-from sidestep.runs import Run
+from sidestep.runs.folder import Run
 
 FILE = "audits.json"
 

@@ -41,11 +41,11 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.certification.bounds import fewest_rollouts
 from sidestep.certification.records import Verdict
-from sidestep.constraints import Constraint
-from sidestep.errors import InputError
+from sidestep.core.constraints import Constraint
+from sidestep.core.errors import InputError
+from sidestep.core.model import Model, Policy, require_allowed, require_finite, rollout
 from sidestep.labels.store import Store
 from sidestep.labels.votes import resolve
-from sidestep.model import Model, Policy, require_allowed, require_finite, rollout
 
 Status = Literal["undecided", "certified", "refused"]
 

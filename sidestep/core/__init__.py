@@ -1,1 +1,1 @@
-"""What every room speaks of; so far the way in which records become JSON and come back."""
+"""What everything speaks of: models, trajectories, scales and constraints, rules, records, errors."""

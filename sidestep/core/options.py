@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_type_hints
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 T = TypeVar("T")
 

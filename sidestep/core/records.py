@@ -8,13 +8,15 @@ needs and the file lacks, or has in another form, is said in one sentence.
 
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 Number = NewType("Number", float)  # any number, also one that is not finite
+T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
@@ -104,3 +106,23 @@ def _shown(value: Any) -> str:
 
 def _name(record: type) -> str:
     return record.__name__.lower()
+
+
+def checked(kind: type[T], data: Any, place: str) -> T:
+    """`data` as this record; whatever is wrong with it is said with its place."""
+    with told_with(place):
+        record: T = from_json(kind, data, place)
+    return record
+
+
+@contextmanager
+def told_with(place: str) -> Iterator[None]:
+    """Whatever is wrong with what is read here is said with its place."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith(place):
+            raise
+        raise InputError(str(error), place=place) from None
+    except (OverflowError, RecursionError, TypeError) as error:
+        raise InputError(f"holds what no run writes ({error})", place=place) from None

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sidestep.model import FinitePart
+from sidestep.core.model import FinitePart
 
 
 def transition_matrix(finite: FinitePart) -> Any:

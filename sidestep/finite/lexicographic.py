@@ -6,9 +6,9 @@ and what the whole may lose (`lexicographic_lp`, by two linear programs, a polic
 
 import numpy as np
 
+from sidestep.core.model import FinitePart
 from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
 from sidestep.finite.values import TIE, Values, from_start, value_iteration
-from sidestep.model import FinitePart
 
 LEEWAY = 1e-7  # what the second program may lose of the first: more than the solver's error
 

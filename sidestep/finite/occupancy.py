@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sidestep.errors import Infeasible, InputError
+from sidestep.core.errors import Infeasible, InputError
+from sidestep.core.model import FinitePart
 from sidestep.finite.graph import reachable, staying_actions, surely_allowed, surely_ending, transition_matrix
 from sidestep.finite.values import from_start, value_iteration
-from sidestep.model import FinitePart
 
 # Solver and its accuracy, on constraints and reduced costs; the next where one meets numerical trouble.
 ATTEMPTS = (("highs", 1e-10), ("highs", 1e-8), ("highs", 1e-7), ("highs-ipm", 1e-7))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sidestep.model import Policy
+from sidestep.core.model import Policy
 
 
 class TabularPolicy(Policy):

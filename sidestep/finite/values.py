@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
+from sidestep.core.model import FinitePart
 from sidestep.finite.graph import policy_matrix, staying_actions, surely_allowed, surely_ending, transition_matrix
-from sidestep.model import FinitePart
 
 TOLERANCE = 1e-12  # of a sweep's change, relative to the largest value
 TIE = 1e-9  # actions whose values differ by less are equally good

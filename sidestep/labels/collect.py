@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.compiling import run_once
-from sidestep.model import Model, Policy, Trajectory, rollout_batch, sample_uniform_action
+from sidestep.core.model import Model, Policy, Trajectory, rollout_batch, sample_uniform_action
+from sidestep.runtime.compilation import run_once
 
 HOLDS = (1.0, 0.3, 0.1, 0.0)  # chances of a new action at a step, one of them for each trajectory
 LEANINGS = (1.0, 4.0, 0.25)  # u -> u^e moves uniform draws to neither end, to the low end, to the high end

@@ -7,13 +7,13 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Array, Int
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError, LabelsNeeded
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError, LabelsNeeded
+from sidestep.core.model import Model, Trajectory
 from sidestep.labels.rules import Rule, find_rule, scale_of
 from sidestep.labels.store import Store
 from sidestep.labels.votes import resolve
-from sidestep.model import Model, Trajectory
-from sidestep.trust import GIVEN, Files
+from sidestep.models.trust import GIVEN, Files
 
 Label = Callable[[Trajectory], Int[Array, " batch"]]
 PEOPLE = "people"

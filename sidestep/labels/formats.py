@@ -21,13 +21,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.labels.packing import trajectory
 from sidestep.labels.tables import KEYS, REMARKS, Batch, Problems, number_columns, read_remarks, read_table
 
 if TYPE_CHECKING:
+    from sidestep.core.model import Trajectory
     from sidestep.labels.store import Store
-    from sidestep.model import Trajectory
 
 NUMBERS = ("round", "seed")  # the remarks that are numbers
 FORMULA = tuple("=+-@\t\r'")  # a text that begins so is escaped; the apostrophe, so that it can be taken off again

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 if TYPE_CHECKING:
-    from sidestep.model import Trajectory
+    from sidestep.core.model import Trajectory
 
 
 def pack(trajectories: "Trajectory", state_names: Sequence[str], action_names: Sequence[str]) -> list[bytes]:
@@ -61,6 +61,6 @@ def single_steps(states: Any, actions: Any, rewards: Any) -> "Trajectory":
 
 def trajectory(states: Any, actions: Any, rewards: Any, length: Any) -> "Trajectory":
     """A `Trajectory` of NumPy arrays; imported late, since it brings JAX and a writer of labels needs none."""
-    from sidestep.model import Trajectory
+    from sidestep.core.model import Trajectory
 
     return Trajectory(states, actions, rewards, length)

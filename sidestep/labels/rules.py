@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError
-from sidestep.model import Model, Trajectory, require_finite
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
+from sidestep.core.model import Model, Trajectory, require_finite
+from sidestep.core.rules import Rule
 from sidestep.models.domains import find_domain
-from sidestep.rules import Rule
-from sidestep.trust import GIVEN, Files
+from sidestep.models.trust import GIVEN, Files
 
 __all__ = ["Rule", "find_rule", "load_rule", "scale_of"]
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sidestep.constraints import Scale
-from sidestep.errors import DiskFull, InputError
-from sidestep.files import disk_is_full
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import DiskFull, InputError
+from sidestep.runtime.files import disk_is_full
 
 if TYPE_CHECKING:
-    from sidestep.model import Space, Spec
+    from sidestep.core.model import Space, Spec
 
 STORE_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of damaged files also texts and numbers that are none
 APPLICATION_ID = 0x53696465  # "Side" in the file's header: this SQLite file is a label store

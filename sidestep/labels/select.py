@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sidestep.compiling import run_once
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
+from sidestep.runtime.compilation import run_once
 
 How = Literal["well", "random"]
 NEIGHBOURS = 512  # labelled trajectories that novelty is measured against

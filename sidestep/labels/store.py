@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
 from sidestep.labels import schema, votes
 from sidestep.labels.packing import pack, single_steps, unpack
 from sidestep.labels.schema import spec_hash
 from sidestep.labels.votes import Agreement, Label, Resolve
 
 if TYPE_CHECKING:
-    from sidestep.model import Spec, Trajectory
+    from sidestep.core.model import Spec, Trajectory
 
 __all__ = ["Added", "Label", "Source", "Store", "Verification", "single_steps", "spec_hash"]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sidestep.constraints import Scale
-from sidestep.errors import InputError
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
 from sidestep.labels.packing import unpack
 
 if TYPE_CHECKING:
+    from sidestep.core.model import Trajectory
     from sidestep.labels.store import Store
-    from sidestep.model import Trajectory
 
 KEYS = ("trajectory", "step")
 REMARKS = ("policy", "round", "seed", "label", "annotator")  # said of a trajectory as a whole

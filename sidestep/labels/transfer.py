@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sidestep.errors import InputError
-from sidestep.files import atomic_file
+from sidestep.core.errors import InputError
 from sidestep.labels import formats, votes
 from sidestep.labels.formats import Export, csv_rows
 from sidestep.labels.store import Store
@@ -29,6 +28,7 @@ from sidestep.labels.tables import (
     read_whole,
 )
 from sidestep.labels.votes import Label, Resolve
+from sidestep.runtime.files import atomic_file
 
 __all__ = ["BadRows", "Imported", "export_labels", "export_trajectories", "import_file"]
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 Resolve = Literal["newest", "majority"]
 

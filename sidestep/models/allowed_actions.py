@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from sidestep.model import clipped
+from sidestep.core.model import clipped
 
 ROUNDS = 24  # cyclic projections of the real entries
 HALVINGS = 20  # of the way to a real action that a test without a formula refuses

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from sidestep.errors import InputError
-from sidestep.model import (
+from sidestep.core.errors import InputError
+from sidestep.core.model import (
     FinitePart,
     Model,
     OpenLoopPolicy,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from sidestep.models.options import Options
 
 if TYPE_CHECKING:
-    from sidestep.model import Model
-    from sidestep.rules import Rule
-    from sidestep.views import View
+    from sidestep.core.model import Model
+    from sidestep.core.rules import Rule
+    from sidestep.core.views import View
 
 RuleMaker = Callable[[Any], "Rule"]
 

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from sidestep.errors import InputError
-from sidestep.model import FinitePart, Spec
+from sidestep.core.errors import InputError
+from sidestep.core.model import FinitePart, Spec
 
 
 class FiniteModel:

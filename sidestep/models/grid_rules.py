@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from sidestep.constraints import Scale
-from sidestep.model import Trajectory
+from sidestep.core.constraints import Scale
+from sidestep.core.model import Trajectory
+from sidestep.core.rules import Rule, StepCategories
 from sidestep.models.grids import PENALTIES, Grid
-from sidestep.rules import Rule, StepCategories
 
 UNSAFE_SHARE = 10  # a trajectory is unsafe when at least one step in ten is dangerous
 

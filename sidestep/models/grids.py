@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidestep.errors import InputError
-from sidestep.model import FinitePart, Gradient, Space, Spec, Variable
+from sidestep.core.errors import InputError
+from sidestep.core.model import FinitePart, Gradient, Space, Spec, Variable
 from sidestep.models.finite_model import FiniteModel, product_encoding
 from sidestep.models.map_text import MapKind, parse_map, read_text
 from sidestep.models.options import Options

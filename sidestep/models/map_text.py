@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 Cell = tuple[int, int]
 

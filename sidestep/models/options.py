@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 
 class Options:

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sidestep.errors import InputError
-from sidestep.model import Model, Spec
+from sidestep.core.errors import InputError
+from sidestep.core.model import Model, Spec
+from sidestep.models.trust import GIVEN, Files
 from sidestep.models.user_code import FAULTS, FILES, in_words, users_fault, users_line
-from sidestep.trust import GIVEN, Files
 
 
 def load_object(reference: str, what: str, files: Files = GIVEN) -> Any:

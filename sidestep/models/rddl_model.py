@@ -20,8 +20,8 @@ from pyRDDLGym.core.compiler.model import RDDLLiftedModel
 from pyRDDLGym_jax.core.compiler import JaxRDDLCompiler
 from pyRDDLGym_jax.core.logic import DefaultJaxRDDLCompilerWithGrad
 
-from sidestep.errors import InputError
-from sidestep.model import Kind, Space, Spec, Variable, within_rules
+from sidestep.core.errors import InputError
+from sidestep.core.model import Kind, Space, Spec, Variable, within_rules
 from sidestep.models.gamma_noise import gamma_from_normal
 from sidestep.models.rddl_preconditions import Preconditions
 from sidestep.models.rddl_syntax import parse_rddl
@@ -58,7 +58,7 @@ class ExactCompiler(JaxRDDLCompiler):
 
 
 class RddlModel:
-    """A model of the contract in `sidestep.model`, from RDDL text.
+    """A model of the contract in `sidestep.core.model`, from RDDL text.
 
     Fluents are flattened, in the order of their declaration, into one state and one action vector; booleans are
     0 or 1, objects are their index. `double` compiles for float64, to be used under `jax.enable_x64(True)`.

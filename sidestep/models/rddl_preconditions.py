@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from sidestep.compiling import run_once
-from sidestep.model import Space
+from sidestep.core.model import Space
 from sidestep.models.allowed_actions import Entries, Rows, allowed_action
 from sidestep.models.rddl_syntax import mentioned
+from sidestep.runtime.compilation import run_once
 
 TOLERANCE = 1e-5  # relative: what a comparison of real actions may miss by, since it is computed in single precision
 Kept = Literal["bounds", "masks", "linear", "test"]

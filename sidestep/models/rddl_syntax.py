@@ -10,7 +10,7 @@ from pyRDDLGym.core.parser.nonfluents import NonFluents
 from pyRDDLGym.core.parser.parser import RDDLlex, RDDLParser
 from pyRDDLGym.core.parser.rddl import RDDL
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.models.rddl_text import RddlText, did_you_mean
 
 AGGREGATIONS = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 _COMMENT = re.compile(r"//[^\n]*")
 REPLACED = "\ufffd"  # what stands in decoded text for bytes that are not UTF-8

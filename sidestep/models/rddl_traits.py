@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sidestep.model import Gradient
+from sidestep.core.model import Gradient
 
 DISCRETE_NOISE = {
     "Bernoulli", "Discrete", "UnnormDiscrete", "Poisson", "Binomial", "NegativeBinomial", "Geometric", "Multinomial",

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.models.domains import all_domains, domain_of_file, find_domain, is_built_in
 from sidestep.models.options import Options
-from sidestep.trust import GIVEN, Files
+from sidestep.models.trust import GIVEN, Files
 
 if TYPE_CHECKING:
-    from sidestep.model import Model
+    from sidestep.core.model import Model
 
 FORMS = "a built-in name, a path to an .rddl, .bp or .nav file, domain.rddl:instance.rddl, or file.py:object"
 

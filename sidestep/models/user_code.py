@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 FILES: set[str] = set()  # that were run in this process because a user named them
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from sidestep.core.errors import InputError
 from sidestep.core.options import check_ranges, option, place_of
-from sidestep.errors import InputError
 from sidestep.planning.methods import (
     PID,
     PPO,

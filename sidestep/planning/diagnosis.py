@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sidestep.constraints import Constraint
+from sidestep.core.constraints import Constraint
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import LogAdam
 

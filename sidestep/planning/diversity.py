@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.compiling import run_seldom
-from sidestep.model import Model, Trajectory, rollout_batch
+from sidestep.core.model import Model, Trajectory, rollout_batch
 from sidestep.planning.search import SequencePolicy, mutated
+from sidestep.runtime.compilation import run_seldom
 
 GENERATIONS = 30
 CHILDREN = 1000  # per generation

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from sidestep.core.model import FinitePart, Trajectory
 from sidestep.finite.graph import reachable
-from sidestep.model import FinitePart, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.methods import Exact

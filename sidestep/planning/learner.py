@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import PPO, Exact
 from sidestep.planning.multipliers.state import Multipliers
 from sidestep.planning.problem import Problem
-from sidestep.policies import Network, NetworkPolicy, make_policy, trainable
+from sidestep.policies.networks import Network, NetworkPolicy, make_policy, trainable
 
 NORM_MEMORY = 0.99  # of the running norms of gradients
 FAINT = 0.01  # norm of the gradient of a saturated safety model: a step of length 1 would change -log(1 - C) by this

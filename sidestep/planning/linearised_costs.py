@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
 from sidestep.planning.methods import ConstraintGradient
 from sidestep.planning.problem import Problem
 from sidestep.planning.tabular_rollouts import TabularRollouts, encoding, visitable

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sidestep.model import Trajectory, rollout_batch
+from sidestep.core.model import Trajectory, rollout_batch
 from sidestep.planning import multipliers
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import cost_tables, exact_gradients

@@ -8,8 +8,8 @@ method needs of a model it says itself, in its `check`.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sidestep.core.errors import InputError
 from sidestep.core.options import check_ranges, option, place_of
-from sidestep.errors import InputError
 
 if TYPE_CHECKING:  # these import JAX
     from sidestep.planning.config import PlanConfig

@@ -6,9 +6,9 @@ Importable without JAX, for `--help`.
 from dataclasses import make_dataclass
 from typing import Any, Literal, NamedTuple
 
+from sidestep.core.errors import InputError
 from sidestep.core.options import Option, flag_of, options_of, place_of
 from sidestep.core.records import from_json
-from sidestep.errors import InputError
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import (
     PID,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sidestep.model import Trajectory, rollout_batch
+from sidestep.core.model import Trajectory, rollout_batch
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.methods import Pathwise, PathwiseCost

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
-from sidestep.compiling import OFTEN, SELDOM, run_once
-from sidestep.constraints import Constraint
-from sidestep.model import Model, Trajectory, require_finite, require_finite_weights
+from sidestep.core.constraints import Constraint
+from sidestep.core.model import Model, Trajectory, require_finite, require_finite_weights
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.diagnosis import Row, diagnose
 from sidestep.planning.learner import Learner
 from sidestep.planning.loop import Metrics, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
-from sidestep.policies import NetworkPolicy
+from sidestep.policies.networks import NetworkPolicy
+from sidestep.runtime.compilation import OFTEN, SELDOM, run_once
 from sidestep.safety.base import SafetyModel
 
 LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible, since training has noise

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
-from sidestep.errors import InputError
-from sidestep.model import Model, finite_part
+from sidestep.core.errors import InputError
+from sidestep.core.model import Model, finite_part
+from sidestep.models.domains import find_domain
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import PPO, Exact, LogAdam, PathwiseCost, Projected, Relative, Score, Search
+from sidestep.planning.options import with_options
 from sidestep.planning.zero_gradient import has_zero_gradient
 
 PRESETS = ("default", "gradient", "paper", "paper-mfge", "ppo")
@@ -80,13 +82,6 @@ _PAPER_CONTINUOUS = replace(
     divide_by_multipliers=False,
     margin=0.7,  # the classifier is too sure where the planner takes it, by 0.01 to 0.06
 )
-# A step out of its band costs a room 20,000.
-_PAPER_HVAC = replace(
-    _PAPER_CONTINUOUS,
-    reward=replace(_PAPER_PPO, joint=True, constraint_clip=0.5),
-    multiplier=LogAdam(start=1.2e5, rate=0.005, max=1e7),
-    margin=0.4,
-)
 _PAPER_GRID_PPO = replace(
     _PAPER_PPO,
     joint=True,
@@ -113,8 +108,6 @@ _PAPER_GRID = replace(
     widths=(32, 32),
     test_every=50,
 )
-# A car gets around a puddle in a few steps; a box has a long way around a rug.
-_PAPER_DRIVING = replace(_PAPER_GRID, multiplier=replace(_PAPER_GRID_MULTIPLIER, start=4.0))
 # Where side effects are of whole trajectories the classifier is too optimistic where the planner takes it, as above.
 _PAPER_GRID_TRAJECTORIES = replace(
     _PAPER_GRID,
@@ -128,11 +121,10 @@ _PAPER_GRID_TRAJECTORIES = replace(
 
 def _paper_settings(family: str, *, finite: bool, summed: bool) -> PlanConfig:
     """The paper's settings for its domains, by the model's family, and for others like them."""
-    if not finite:
-        return _PAPER_HVAC if family == "hvac" else _PAPER_CONTINUOUS
-    if not summed:
+    if finite and not summed:
         return _PAPER_GRID_TRAJECTORIES
-    return _PAPER_DRIVING if family == "driving" else _PAPER_GRID
+    domain = find_domain(family) if family else None
+    return with_options(_PAPER_GRID if finite else _PAPER_CONTINUOUS, dict(domain.paper.planner) if domain else {})
 
 
 def preset(

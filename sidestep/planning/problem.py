@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sidestep.constraints import Constraint, cost_matrix
-from sidestep.model import FinitePart, Model, Trajectory, finite_part
+from sidestep.core.constraints import Constraint, cost_matrix
+from sidestep.core.model import FinitePart, Model, Trajectory, finite_part
 from sidestep.safety.base import SafetyModel
 
 SMALLEST_CHANCE = 1e-6  # of a harmless trajectory, as far as a difference of single-precision numbers knows it

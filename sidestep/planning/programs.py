@@ -6,9 +6,9 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 
-from sidestep.beside import blank_part, each
-from sidestep.compiling import Options
 from sidestep.planning.learner import Learner
+from sidestep.runtime.compilation import Options
+from sidestep.runtime.parallel import blank_part, each
 from sidestep.safety.base import SafetyModel
 
 R = TypeVar("R")

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, with_statistics
 from sidestep.planning.methods import PPO, Score

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split
 from sidestep.planning.methods import Score
 from sidestep.planning.pathwise import Sample
 from sidestep.planning.problem import Problem
-from sidestep.policies import NetworkPolicy
+from sidestep.policies.networks import NetworkPolicy
 
 
 def score_function(problem: Problem, config: PlanConfig, method: Score, learner: Learner, sample: Sample) -> PyTree:

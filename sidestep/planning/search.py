@@ -15,8 +15,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sidestep.core.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.labels.collect import ExploringPolicy, placed
-from sidestep.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, split, with_statistics
 from sidestep.planning.methods import Search

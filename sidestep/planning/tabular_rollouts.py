@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
 
-from sidestep.model import FinitePart
+from sidestep.core.model import FinitePart
 from sidestep.planning.problem import Problem
-from sidestep.policies import NetworkPolicy
+from sidestep.policies.networks import NetworkPolicy
 
 
 class TabularRollouts(NamedTuple):

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from sidestep.compiling import run_once
-from sidestep.model import Model, OpenLoopPolicy, rollout_batch, sample_uniform_action
+from sidestep.core.model import Model, OpenLoopPolicy, rollout_batch, sample_uniform_action
+from sidestep.runtime.compilation import run_once
 
 PROBES = 32  # sequences of random actions at which the gradient is computed
 

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from sidestep.model import Model, Trajectory
+from sidestep.core.model import Model, Trajectory
+from sidestep.core.views import Cells, Frame, Points, View, Zone, default_views
 from sidestep.models.domains import find_domain
-from sidestep.views import Cells, Frame, Points, View, Zone, default_views
 
 SHADES = ("#2a9d8f", "#e9a23b", "#c8463c", "#a05fb0", "#7284c4")  # categories, best first
 UNKNOWN = "#80868c"  # trajectories that nobody has judged

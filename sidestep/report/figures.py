@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from sidestep.constraints import Constraint
+from sidestep.core.constraints import Constraint
 from sidestep.report.drawings import shade
 from sidestep.report.svg import FAINT, INK, SIZE
 from sidestep.safety.explain import Explanation

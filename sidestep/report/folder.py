@@ -8,14 +8,14 @@ import numpy as np
 
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, result_from_json
-from sidestep.constraints import Constraint, Scale, parse_constraints
+from sidestep.core.constraints import Constraint, Scale, parse_constraints
+from sidestep.core.model import Model, Policy, Spec, Trajectory
 from sidestep.labels.experts import Expert, expert_of
 from sidestep.labels.store import Source, Store
-from sidestep.model import Model, Policy, Spec, Trajectory
 from sidestep.models import load_model
 from sidestep.report.kept import Kept, read_kept
-from sidestep.run_inputs import RunFiles
-from sidestep.runs import LABELS, Run
+from sidestep.runs.folder import LABELS, Run
+from sidestep.runs.inputs import RunFiles
 
 Row = dict[str, Any]
 
@@ -115,7 +115,7 @@ class Folder:
 
     def policy(self, name: str) -> Policy | None:
         """The mean action of the policy in this file."""
-        from sidestep.answers import load_policy
+        from sidestep.policies.files import load_policy
 
         file = self.path / name
         return load_policy(file, self.model, self.safety).mean() if file.is_file() else None

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sidestep.errors import InputError
-from sidestep.files import atomic_write
+from sidestep.core.errors import InputError
 from sidestep.report import scenes, sections
 from sidestep.report.certificate import answer, certificate, seeds_table
 from sidestep.report.folder import Folder
 from sidestep.report.page import Html, missing, page, section, tag
 from sidestep.report.svg import style
+from sidestep.runtime.files import atomic_write
 
 
 def write_report(path: Path, trust: bool = False) -> Path:

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sidestep.core.errors import InputError
+from sidestep.core.model import Space, Spec, Trajectory, Variable
 from sidestep.core.records import from_json, to_json
-from sidestep.errors import InputError
-from sidestep.files import read_bytes
-from sidestep.model import Space, Spec, Trajectory, Variable
-from sidestep.runs import Run
-from sidestep.trees import load_arrays, read_header, save_arrays
-from sidestep.trust import sha256
-from sidestep.views import Frame, Points
+from sidestep.core.views import Frame, Points
+from sidestep.models.trust import sha256
+from sidestep.runs.folder import Run
+from sidestep.runtime.files import read_bytes
+from sidestep.runtime.serialisation import load_arrays, read_header, save_arrays
 
 FILE = "scenes.safetensors"
 KIND = "scenes"

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from sidestep.certification.evaluation import BATCH
+from sidestep.core.model import Model, Trajectory, rollout
+from sidestep.core.views import Frame
 from sidestep.labels.experts import Expert
-from sidestep.model import Model, Trajectory, rollout
 from sidestep.report import figures
 from sidestep.report.drawings import LINES, draw_blame, draw_view, same_frame, views
 from sidestep.report.folder import Folder
@@ -15,7 +16,6 @@ from sidestep.report.kept import Bad, Scene, write_kept
 from sidestep.report.page import Html, code, join, missing, paragraph
 from sidestep.report.page import figures as beside
 from sidestep.report.svg import svg
-from sidestep.views import Frame
 
 DRAWING = 0xD4A3  # folded into a seed's key: the trajectories drawn are those of no training and no audit
 BY_RULE = "by the rule"

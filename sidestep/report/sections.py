@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.report import figures
 from sidestep.report.folder import Folder
 from sidestep.report.page import Html, code, duration, facts, join, missing, number, paragraph, table, tag

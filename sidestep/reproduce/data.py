@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sidestep.core.model import Model, Policy, Trajectory, rollout
 from sidestep.labels.collect import ExploringPolicy
-from sidestep.model import Model, Policy, Trajectory, rollout
 from sidestep.planning.plan import Planner
 
 Shares = tuple[float, float, float]  # of the trajectories: learners, mixtures, explorers

@@ -6,14 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.errors import Infeasible, InputError
+from sidestep.core.errors import Infeasible, InputError
+from sidestep.core.model import FinitePart
 from sidestep.finite.graph import policy_matrix
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import single_steps
-from sidestep.model import FinitePart
-from sidestep.policies import NetworkPolicy
+from sidestep.policies.networks import NetworkPolicy
 
 PENALTY = "penalty"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.models.domains import all_domains, domain_of_file
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving

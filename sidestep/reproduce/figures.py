@@ -11,10 +11,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from sidestep.files import save_picture
 from sidestep.reproduce.experiments import CONTINUOUS_METHODS, GridMap, Size, continuous_job, grid_job
 from sidestep.reproduce.jobs import Jobs
 from sidestep.reproduce.tables import last_tests
+from sidestep.runtime.files import save_picture
 
 BLUE, RED, GREY = "#22577a", "#c8463c", "#6c757d"
 REQUIRED = 0.95

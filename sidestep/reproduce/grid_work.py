@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from sidestep.certification.evaluation import evaluate
-from sidestep.constraints import parse_constraints
+from sidestep.core.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.experts import RuleExpert
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.planning.plan import Planner
-from sidestep.policies import NetworkPolicy
+from sidestep.policies.networks import NetworkPolicy
 from sidestep.reproduce.exact import PENALTY, best_return, over_horizon, policy_table, side_effects
 from sidestep.reproduce.jobs import Jobs
 from sidestep.reproduce.markov_ha_s import markov_ha_s

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sidestep import __version__
-from sidestep.errors import InputError
-from sidestep.files import atomic_write
+from sidestep.core.errors import InputError
+from sidestep.runtime.files import atomic_write
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # workers share the cores by jobs, not by threads
 PAUSE = 0.2  # seconds between two looks at the workers

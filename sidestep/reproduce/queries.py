@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sidestep.core.model import Trajectory
 from sidestep.finite.graph import reachable
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import single_steps
-from sidestep.model import Trajectory
 
 
 class Answers(NamedTuple):

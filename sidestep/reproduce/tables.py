@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from sidestep.files import atomic_write
 from sidestep.reproduce.experiments import (
     CONTINUOUS_METHODS,
     GRID_METHODS,
@@ -25,6 +24,7 @@ from sidestep.reproduce.experiments import (
 )
 from sidestep.reproduce.jobs import Jobs
 from sidestep.reproduce.printed import BEST_KNOWN, CONTINUOUS, TABLE_1
+from sidestep.runtime.files import atomic_write
 
 Row = dict[str, Any]
 LAST_EPOCHS = 200  # of a continuous run that the paper looks at

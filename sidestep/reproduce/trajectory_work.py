@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidestep.constraints import parse_constraints
+from sidestep.core.constraints import parse_constraints
+from sidestep.core.model import rollout
 from sidestep.labels.rules import load_rule
-from sidestep.model import rollout
 from sidestep.models import load_model
 from sidestep.planning.plan import Planner
 from sidestep.reproduce.data import learning_trajectories

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.reproduce.grid_work import approval, limits, pair_classifier, plan_grid
 from sidestep.reproduce.jobs import Job, Jobs
 from sidestep.reproduce.trajectory_work import plan_continuous, trajectory_classifier

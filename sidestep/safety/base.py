@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from sidestep.compiling import run_seldom
-from sidestep.errors import InputError
-from sidestep.model import Trajectory
+from sidestep.core.errors import InputError
+from sidestep.core.model import Trajectory
+from sidestep.runtime.compilation import run_seldom
 from sidestep.safety.recurrent import PRECISION
 
 CHUNK = 512  # rows that a large batch is read by; every bucket of more than two chunks is a multiple of it

@@ -8,7 +8,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from sidestep.compiling import run_seldom
+from sidestep.runtime.compilation import run_seldom
 from sidestep.safety.base import SafetyModel
 
 M = TypeVar("M", bound=SafetyModel)

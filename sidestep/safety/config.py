@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 
 
 @dataclass(frozen=True)

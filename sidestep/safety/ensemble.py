@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.safety.base import SafetyModel, Standardisation
 
 

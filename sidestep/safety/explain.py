@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sidestep.compiling import run_once
-from sidestep.model import Trajectory
+from sidestep.core.model import Trajectory
+from sidestep.runtime.compilation import run_once
 from sidestep.safety.base import SafetyModel, predict
 
 LISTED = 5  # steps named in words

@@ -11,10 +11,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sidestep.beside import each
-from sidestep.compiling import run_once
-from sidestep.errors import InputError
-from sidestep.model import Trajectory
+from sidestep.core.errors import InputError
+from sidestep.core.model import Trajectory
+from sidestep.runtime.compilation import run_once
+from sidestep.runtime.parallel import each
 from sidestep.safety.base import (
     SafetyModel,
     Standardisation,

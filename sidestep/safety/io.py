@@ -8,12 +8,12 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from sidestep.compiling import run_once
-from sidestep.constraints import Scale
-from sidestep.core.records import Number, to_json
-from sidestep.errors import InputError
-from sidestep.model import require_finite_weights
-from sidestep.run_records import checked
+from sidestep.core.constraints import Scale
+from sidestep.core.errors import InputError
+from sidestep.core.model import require_finite_weights
+from sidestep.core.records import Number, checked, to_json
+from sidestep.runtime.compilation import run_once
+from sidestep.runtime.serialisation import damaged, load_tree, read_header, require_room, save_tree
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble
@@ -21,7 +21,6 @@ from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 from sidestep.safety.recurrent_model import RecurrentModel
 from sidestep.safety.share import ShareModel
-from sidestep.trees import damaged, load_tree, read_header, require_room, save_tree
 
 FORMAT = 1
 KINDS: dict[str, type[Any]] = {model.kind: model for model in (Classifier, HazardModel, MarkovClassifier, ShareModel)}

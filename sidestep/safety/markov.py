@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.safety.base import Frozen, SafetyModel, Standardisation, check_sizes, real_steps
 from sidestep.safety.recurrent import PRECISION, affine, dropout
 from sidestep.safety.softmax import Temperature

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.safety.base import SafetyModel, Standardisation, check_sizes
 from sidestep.safety.recurrent import Cell, Recurrent
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.safety.base import SafetyModel, Standardisation, check_sizes, real_steps
 from sidestep.safety.recurrent import PRECISION, Dense, affine
 from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities, nested

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from sidestep.errors import InputError
+from sidestep.core.errors import InputError
 from sidestep.models.domain import Domain, Paper
 from sidestep.models.user_code import FAULTS, FILES, in_words, users_line
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sidestep.views import Cells, on_map, over_time
+from sidestep.core.views import Cells, on_map, over_time
 
 
 def views(model):

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 
-from sidestep.constraints import Scale
+from sidestep.core.constraints import Scale
+from sidestep.core.rules import Rule
 from sidestep.models.grid_rules import step_categories
-from sidestep.rules import Rule
 
 SCALE = Scale(("clean", "muddy", "trodden"))
 

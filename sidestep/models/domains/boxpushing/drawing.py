@@ -1,7 +1,7 @@
 """Boxpushing is seen as walks on the map."""
 
+from sidestep.core.views import Cells, View, on_map
 from sidestep.models.domains.boxpushing.model import Boxpushing
-from sidestep.views import Cells, View, on_map
 
 TONES = {"F": 1, "@": 2, "x": 4}
 

@@ -1,7 +1,7 @@
 """Driving is seen as ways on the map."""
 
+from sidestep.core.views import Cells, View, on_map
 from sidestep.models.domains.driving.model import Driving
-from sidestep.views import Cells, View, on_map
 
 TONES = {"@": 2, "H": 3, "X": 4}
 

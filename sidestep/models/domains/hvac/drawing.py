@@ -1,8 +1,8 @@
 """HVAC is seen as temperatures over time: the server room's, and the mean of the others."""
 
-from sidestep.model import Model
+from sidestep.core.model import Model
+from sidestep.core.views import Interval, View, entry, mean_of, over_time
 from sidestep.models.domains.hvac.rule import SERVER_LIMIT, SERVER_ROOM
-from sidestep.views import Interval, View, entry, mean_of, over_time
 
 COMFORT = Interval(20.0, 23.5)  # degrees that the reward asks for
 

@@ -1,7 +1,7 @@
 """The model is the text hvac.rddl, with an instance that is built for the number of rooms."""
 
-from sidestep.errors import InputError
-from sidestep.model import Model
+from sidestep.core.errors import InputError
+from sidestep.core.model import Model
 from sidestep.models.domains.hvac import DOMAIN
 from sidestep.models.options import Options
 from sidestep.models.rddl_domain import instance_text, rddl_model

@@ -2,9 +2,9 @@
 
 from jaxtyping import Array, Int
 
-from sidestep.constraints import Scale
-from sidestep.model import Model, Trajectory
-from sidestep.rules import Rule, count_category, longest_run
+from sidestep.core.constraints import Scale
+from sidestep.core.model import Model, Trajectory
+from sidestep.core.rules import Rule, count_category, longest_run
 
 SERVER_ROOM, SERVER_LIMIT = "temp[r2]", 21.0
 

@@ -1,8 +1,8 @@
 """Navigation is seen as paths on the plane."""
 
-from sidestep.model import Model
+from sidestep.core.model import Model
+from sidestep.core.views import Interval, Spot, View, Zone, on_plane
 from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
-from sidestep.views import Interval, Spot, View, Zone, on_plane
 
 DIRTY_ZONE = Zone("dirty zone", Interval(*DIRTY_X), Interval(*DIRTY_Y))
 SPOTS = (Spot("start", 1.0, 1.0), Spot("goal", 8.0, 9.0))

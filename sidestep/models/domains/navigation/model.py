@@ -1,6 +1,6 @@
 """The model is the text navigation.rddl."""
 
-from sidestep.model import Model
+from sidestep.core.model import Model
 from sidestep.models.options import Options
 from sidestep.models.rddl_domain import rddl_model
 

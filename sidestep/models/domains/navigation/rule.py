@@ -2,9 +2,9 @@
 
 from jaxtyping import Array, Int
 
-from sidestep.constraints import Scale
-from sidestep.model import Model, Trajectory
-from sidestep.rules import Rule, count_category
+from sidestep.core.constraints import Scale
+from sidestep.core.model import Model, Trajectory
+from sidestep.core.rules import Rule, count_category
 
 DIRTY_X, DIRTY_Y = (2.0, 4.5), (0.0, 10.0)
 

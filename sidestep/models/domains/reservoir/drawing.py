@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from sidestep.model import Model, Trajectory
+from sidestep.core.model import Model, Trajectory
+from sidestep.core.views import Interval, View, entry, over_time
 from sidestep.models.domains.reservoir.model import RESERVOIRS, capacities
 from sidestep.models.domains.reservoir.rule import UNBALANCED
-from sidestep.views import Interval, View, entry, over_time
 
 
 def views(model: Model) -> list[View]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sidestep.model import Model
+from sidestep.core.model import Model
 from sidestep.models.domains.reservoir import DOMAIN
 from sidestep.models.options import Options
 from sidestep.models.rddl_domain import instance_text, rddl_model

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from sidestep.constraints import Scale
-from sidestep.model import Model, Trajectory
+from sidestep.core.constraints import Scale
+from sidestep.core.model import Model, Trajectory
+from sidestep.core.rules import Rule, count_category, longest_run
 from sidestep.models.domains.reservoir.model import capacities
-from sidestep.rules import Rule, count_category, longest_run
 
 UNBALANCED = 0.5  # widest allowed gap between the fullest and the emptiest reservoir, as shares of capacity
 

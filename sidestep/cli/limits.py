@@ -1,0 +1,75 @@
+"""`sidestep limits`: the exact optimum of a finite model, with and without bounds on its side effects."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from sidestep.cli.console import Part, say, say_json, show_table
+from sidestep.core.errors import InputError
+from sidestep.finite.occupancy import Bound
+from sidestep.labels.rules import find_rule
+from sidestep.models import checked_model
+from sidestep.reproduce.exact import PENALTY, best_return, finite_part, side_effects
+
+
+def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: float | None, as_json: bool) -> int:
+    """0 when all bounds can be met, 1 when not."""
+    mdp: Any = checked_model(model)
+    finite = finite_part(mdp)
+    if discount is not None and not 0.0 < discount < 1.0:
+        raise InputError(f"must lie between 0 and 1, not {discount}", place="--discount")
+    expert = find_rule(rule, mdp)
+    if constraint and expert is None:
+        raise InputError(
+            f"bounds need a rule, and none of ours fits '{mdp.spec.name}'; leave --constraint out", place="--constraint"
+        )
+    tables = side_effects(mdp, expert) if expert else {}
+    problems: list[list[Bound]] = [[]]
+    if constraint:
+        problems.append([parse_bound(text, tables) for text in constraint])
+    elif PENALTY in tables:
+        problems.append([Bound(tables[PENALTY], 0.0, PENALTY)])
+    discounts = (1.0, mdp.spec.discount if discount is None else discount)
+    found = [best_return(finite, tables, bounds, d) for bounds in problems for d in discounts]
+    if as_json:
+        say_json({"model": mdp.spec.name, "rule": expert.name if expert else None, "limits": found})
+    else:
+        _print(mdp.spec.name, found, list(tables))
+    return 0 if all(limit["feasible"] for limit in found) else 1
+
+
+def parse_bound(text: str, tables: dict[str, np.ndarray]) -> Bound:
+    """ "severe<=0", "mild+<=0.2" (mild or worse), "penalty<=1": at most so many in expectation over a trajectory."""
+    place = f"constraint '{text}'"
+    parts = re.fullmatch(r"\s*([^<>=+]+?)\s*(\+?)\s*<=\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*", text)
+    if parts is None:
+        raise InputError(
+            "a limit bounds the expected number of steps of a category, or the penalty, from above: write "
+            f"{list(tables)[-1]}<=0 or the like",
+            place=place,
+        )
+    name, worse, limit = parts.group(1), parts.group(2), float(parts.group(3))
+    names = [each for each in tables if each != PENALTY]
+    if name == PENALTY and PENALTY in tables and not worse:
+        return Bound(tables[PENALTY], limit, PENALTY)
+    if name not in names:
+        allowed = ", ".join([*names, *([PENALTY] if PENALTY in tables else [])])
+        raise InputError(f"there is no '{name}' to bound; there are {allowed}", place=place)
+    counted = names[names.index(name) :] if worse else [name]
+    return Bound(np.sum([tables[each] for each in counted], axis=0), limit, name + worse)
+
+
+def _print(name: str, found: list[dict[str, Any]], tables: list[str]) -> None:
+    rows: list[list[Part]] = []
+    for limit in found:
+        within = "within " + ", ".join(limit["constraints"]) if limit["constraints"] else "unconstrained"
+        if limit["feasible"]:
+            figures = [f"{limit['return']:.3f}", *(f"{limit['side_effects'][each]:.4g}" for each in tables)]
+        else:
+            figures = ["infeasible", *("-" for _ in tables)]
+        rows.append([within, f"{limit['discount']:g}", *figures])
+    say((name, "bold"), ": best return until an end is reached, and the side effects of a policy that earns it")
+    show_table(["problem", "discount", "best return", *tables], rows)
+    for reason in dict.fromkeys(limit["reason"] for limit in found if not limit["feasible"]):
+        say(reason)

@@ -1,1 +1,0 @@
-"""What the commands do, one module a group; `sidestep.cli` imports them when they are asked for."""

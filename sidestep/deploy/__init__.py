@@ -1,0 +1,1 @@
+"""Using what a run found: load it, act, monitor, export the policy."""

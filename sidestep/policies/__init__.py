@@ -1,0 +1,1 @@
+"""Policies: networks and tables, and what a policy may observe."""

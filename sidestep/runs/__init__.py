@@ -1,0 +1,1 @@
+"""A run's folder: its files and records, its lock, and whose code may be executed."""

@@ -1,0 +1,152 @@
+"""A run's folder: what is needed to resume bit for bit, to load the policy elsewhere, to say how numbers came about.
+
+config.json           what was asked for
+inputs/               copies of the files that model and rule are made of
+state.safetensors     the last checkpoint, with its clock in the header
+metrics.jsonl         a line a test and seed
+policy.safetensors    the answer; safety.safetensors the safety model it was planned with
+result.json           the certificate
+labels.store          the labels, where the run asked for any
+run.lock              who is at work on it: one process at a time
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sidestep import __version__
+from sidestep.core.errors import DiskFull, InputError
+from sidestep.runs.inputs import RunFiles, copied
+from sidestep.runs.lock import locked
+from sidestep.runs.records import Metric, Round, read_config, read_json, read_rows, read_settings
+from sidestep.runtime.files import append, atomic_write, writing
+
+FORMAT = 2  # format 1 has no copies of its inputs
+LABELS = "labels.store"
+AGAIN = "give the command again"  # after a full disk, where no `resume` is needed
+
+
+T = TypeVar("T")
+
+
+class Run:
+    """One folder. Files are replaced whole; metrics are appended and cut back to the checkpoint on resume."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any], files: dict[str, bytes] | None = None) -> "Run":
+        """A new run in this folder, with copies of its inputs and with `files` from the start.
+
+        config.json comes last and makes it a run.
+        """
+        run = cls(path)
+        inputs, copies = copied(config["model"], config["rule"])
+        config = {"format": FORMAT, "version": __version__, **config, "inputs": inputs}
+        new = not path.exists()
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(path):
+                if (path / "config.json").exists():
+                    raise InputError(
+                        f"there is a run here already; go on with `sidestep resume {path}` or choose another folder",
+                        place=str(path),
+                    )
+                for name, content in {**copies, **(files or {})}.items():
+                    atomic_write(run.target(name), content)
+                run.write_json("config.json", config)
+        except InputError:
+            if new:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        run = cls(path)
+        if not (path / "config.json").is_file():
+            raise InputError("expected a run's folder with a config.json in it, and found none", place=str(path))
+        _ = run.config  # refused here if it is damaged
+        return run
+
+    def files(self, trust: bool = False) -> RunFiles:
+        """Where this run's model and rule are loaded from; `trust`: also where that runs a stranger's code."""
+        return RunFiles(self.path, self.config["inputs"], trust)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return read_config(self.path / "config.json")
+
+    def settings(self, kind: type[T], name: str) -> T:
+        """What config.json says under `name`, as this kind of settings."""
+        return read_settings(kind, self.config[name], self.path / "config.json")
+
+    def read_json(self, name: str) -> Any:
+        return read_json(self.path / name)
+
+    @contextmanager
+    def held(self, advice: str = "") -> Iterator[None]:
+        """Be the one process that changes this run; a full disk is then told together with how to go on."""
+        try:
+            with locked(self.path):
+                yield
+        except DiskFull as full:
+            place = full.place or str(self.path)
+            raise DiskFull(place, advice or f"go on with sidestep resume {self.path}") from full
+
+    def target(self, name: str) -> Path:
+        """Where to write the file `name`: inside this folder, through no link that somebody put there."""
+        file = self.path / name
+        for place in (file, *(self.path / part for part in Path(name).parents if part.name)):
+            if place.is_symlink():
+                raise InputError(
+                    "is a link, and a run's files are written inside its folder; remove it", place=str(place)
+                )
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def write_json(self, name: str, content: Any) -> None:
+        atomic_write(self.target(name), json.dumps(content, indent=1) + "\n")
+
+    def write_lines(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        atomic_write(self.target(name), "".join(json.dumps(row) + "\n" for row in rows))
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def save_state(self, tree: Any, header: dict[str, Any]) -> None:
+        from sidestep.runtime.serialisation import save_tree
+
+        save_tree(self.target("state.safetensors"), tree, header)
+
+    def load_state(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The last checkpoint and its header, which the caller checks; None when the run stopped before its first."""
+        from sidestep.runtime.serialisation import load_tree, read_header
+
+        file = self.path / "state.safetensors"
+        return (load_tree(file, like), read_header(file)) if file.exists() else None
+
+    def append_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
+        append(self.target("metrics.jsonl"), "".join(json.dumps(row) + "\n" for row in rows))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_rows(self.path / "metrics.jsonl", Metric)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return read_rows(self.path / "rounds.jsonl", Round)
+
+    def cut_metrics(self, keep: int) -> None:
+        """Keep the first `keep` lines: those up to the checkpoint that a resumed run starts from."""
+        rows = self.metrics()
+        if not 0 <= keep <= len(rows):
+            raise InputError(
+                f"holds {len(rows)} lines, and the checkpoint was made after {keep}; put the file back as it was",
+                place=str(self.path / "metrics.jsonl"),
+            )
+        self.write_lines("metrics.jsonl", rows[:keep])

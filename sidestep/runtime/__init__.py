@@ -1,0 +1,1 @@
+"""Compiling, parallel maps, atomic files, serialisation: nothing about planning."""

@@ -1,0 +1,33 @@
+"""Import paths of the first version, which models and rules of users may still name, lead to where things are now."""
+
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED = {
+    "sidestep.answers": "sidestep.deploy.answers",
+    "sidestep.constraints": "sidestep.core.constraints",
+    "sidestep.errors": "sidestep.core.errors",
+    "sidestep.model": "sidestep.core.model",
+}
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Gives the module at its new place under its old name."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return importlib.import_module(MOVED[spec.name])
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has been executed under its own name."""
+
+
+def install() -> None:
+    if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        sys.meta_path.append(_Moved())
