@@ -188,6 +188,30 @@ class TestOptions:
             with pytest.raises(InputError):
                 CampaignConfig(**changes)
 
+    @pytest.mark.parametrize(
+        ("model", "options", "named"),
+        [
+            ("navigation", ["--epochs", "50"], "--epochs"),
+            ("navigation", ["--test-every", "10"], "--test-every"),
+            ("navigation", ["--search-population", "500"], "--search-population"),
+            ("navigation", ["--margin", "0.3"], "--margin"),
+            ("navigation", ["--learning-rate-end", "0.05"], "--learning-rate-end"),
+            ("navigation", ["--categories", "fine < bad"], "--categories"),
+            ("boxpushing", ["--batch", "50"], "--batch"),
+            ("boxpushing", ["--rounds", "3"], "--rounds"),
+            ("boxpushing", ["--audits", "2"], "--audits"),
+            ("boxpushing", ["--method", "gradient", "--margin", "0.3"], "--margin"),
+            ("driving", ["--rule", "share", "--learning-rate", "0.1"], "--learning-rate"),
+            ("driving", ["--rule", "share", "--units", "8"], "--units"),
+        ],
+    )
+    def test_what_would_do_nothing_is_refused(self, model, options, named, tmp_path, capsys):
+        from sidestep.cli.main import main
+
+        assert main(["plan", model, *options, "--out", str(tmp_path / "run")]) == 2
+        assert named in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+
     def test_the_budget_is_spent_exactly(self):
         for labels in (37, 250, 2000):
             config = CampaignConfig(labels=labels)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sidestep.campaign.config import POLISH_TEST, CampaignConfig
+from sidestep.campaign.config import LAST_ROUNDS, POLISH_TEST, CampaignConfig
 from sidestep.campaign.schedule import SLOTS, select_starts
 from sidestep.core.constraints import Constraint
 from sidestep.core.model import Model
@@ -33,7 +33,6 @@ POLISH: dict[str, Any] = {
     "search_rounds": 0,
 }
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
-LAST_ROUNDS = 0.1  # share of the step size that is left in the last rounds, which still follow new labels
 POPULATION = 1000  # of the search in a round
 
 

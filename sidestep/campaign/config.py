@@ -1,11 +1,13 @@
 """The options of a campaign. Importable without JAX, for `--help`."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sidestep.core.errors import InputError
 from sidestep.core.options import check_ranges, option, place_of
 
+LAST_ROUNDS = 0.1  # share of the step size that is left in the last rounds, which still follow new labels
 POLISH_TEST = 50  # epochs between two tests of the last planning, each of which gives candidates
 MOST_ROLLOUTS = 10**6  # of an audit
 
@@ -68,3 +70,39 @@ class CampaignConfig:
         """Questions of round `number`: what is left, evenly, the first rounds getting what does not divide."""
         left = self.labels - self.explored - self.checked
         return left // self.rounds + (number < left % self.rounds)
+
+
+Kind = Literal["networks", "tables", "pairs", "network of pairs"]
+_WITHOUT_ROUNDS = "the model is finite, and this campaign has no such step"
+_WITHOUT_NETWORK = "nothing is trained here: the policy is the exact optimum"
+_SET_BY_ROUNDS = "a campaign sets it: give --round-epochs and --polish-epochs"
+_IDLE_PLANNING: dict[str, dict[str, str]] = {
+    "networks": {
+        "epochs": _SET_BY_ROUNDS,
+        "test_every": _SET_BY_ROUNDS,
+        "search_population": "the searches of a campaign have a population of their own",
+        "margin": "the tolerances of a campaign follow from what its audits can certify",
+    },
+    "network of pairs": {"margin": "the network may cost what the exact optimum costs"},
+}
+_IDLE_CAMPAIGN: dict[str, tuple[str, ...]] = {
+    "networks": (),
+    "tables": ("units", "round_epochs", "searching_rounds", "polish_epochs"),
+}
+_OF_PAIRS = ("labels", "rollouts", "confidence")
+
+
+def refuse_idle(kind: Kind, campaign: Iterable[str], planning: Mapping[str, Any]) -> None:
+    """Refuse options, by name, that would do nothing in this kind of campaign."""
+    for name in planning:
+        reason = _IDLE_PLANNING.get(kind, {}).get(name) if kind in _IDLE_PLANNING else _WITHOUT_NETWORK
+        if reason:
+            raise InputError(f"has no effect here: {reason}; leave it out", place=place_of(name))
+    if kind == "networks" and planning.get("learning_rate_end", 1.0) < LAST_ROUNDS:
+        raise InputError(
+            f"must be at least {LAST_ROUNDS} in a campaign, whose last rounds still learn",
+            place=place_of("learning_rate_end"),
+        )
+    for name in campaign:
+        if name in _IDLE_CAMPAIGN.get(kind, ()) or (kind not in _IDLE_CAMPAIGN and name not in _OF_PAIRS):
+            raise InputError(f"has no effect here: {_WITHOUT_ROUNDS}; leave it out", place=place_of(name))

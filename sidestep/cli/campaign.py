@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sidestep.campaign.campaign import Campaign
-from sidestep.campaign.config import CampaignConfig
+from sidestep.campaign.config import CampaignConfig, Kind, refuse_idle
 from sidestep.campaign.records import Round
 from sidestep.campaign.setting import Setting
 from sidestep.certification.auditor import Auditor
@@ -18,8 +18,9 @@ from sidestep.cli.people import run_store, tell_notes, tell_people
 from sidestep.cli.plan import planner_settings, stoppable
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.errors import InputError, LabelsNeeded
+from sidestep.core.model import Model, finite_part
 from sidestep.core.records import to_json
-from sidestep.labels.experts import expert_of
+from sidestep.labels.experts import Expert, expert_of
 from sidestep.models import checked_model, load_model
 from sidestep.planning.options import with_options
 from sidestep.planning.presets import preset_for
@@ -50,6 +51,7 @@ def begin(
     if categories and expert.label is not None:
         raise InputError(f"the rule '{expert.name}' has a scale of its own, {scale}", place="--categories")
     constraint = constraint or (expert.default_constraint or f"{scale.categories[0]}>={DEFAULT_BOUND}",)
+    refuse_idle(_kind(mdp, expert, method), changes, planning)
     config = CampaignConfig(**changes)
     auditor = Auditor(Ledger(Run(out)), mdp, parse_constraints(constraint, scale), expert)
     audits = 1 if expert.labels_steps else config.audits
@@ -74,6 +76,15 @@ def begin(
     )
     with run.held():
         return go_on(run, quiet, as_json, trust=True)  # the user has just given the code
+
+
+def _kind(model: Model, expert: Expert, method: str) -> Kind:
+    """What is planned: networks or exact tables, by labels of trajectories or of single steps."""
+    if finite_part(model) is None:
+        return "networks"
+    if not expert.labels_steps:
+        return "tables" if method in ("default", "gradient") else "networks"
+    return "network of pairs" if method == "gradient" else "pairs"
 
 
 def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
