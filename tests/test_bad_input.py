@@ -292,6 +292,14 @@ def test_reference_that_is_wrong(reference, capsys):
         (["check", "navigation", "--sed", "1"], "unknown option '--sed'; did you mean --seed?"),
         (["models", "--seed"], "option --seed: its value is missing"),
         (["models", "all"], "'all'"),
+        (["plan", "navigation", "--margin", "x"], "option --margin: expected a number, not 'x'"),
+        (["plan", "navigation", "--epochs", "1.5"], "option --epochs: expected a whole number, not '1.5'"),
+        (["plan", "navigation", "--widths", "8", "x"], "option --widths: expected numbers, not '8', 'x'"),
+        (["plan", "navigation", "--observe", "sky"], "--observe: expected one of clock, memory, state, not 'sky'"),
+        (
+            ["reproduce", "tables"],
+            "WHAT: expected one of all, continuous, curves, nonmarkov-grid, table1, not 'tables'",
+        ),
     ],
 )
 def test_command_that_is_wrong(arguments, words, capsys):

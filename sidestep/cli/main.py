@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 
@@ -55,11 +55,19 @@ RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", hel
 
 def _changes(name: str, options: dict[str, tuple[Any, str]]) -> type:
     """A dataclass with these options (type, help), each None unless the user gave it."""
-    return make_dataclass(
-        name,
-        [(flag, Annotated[kind | None, tyro.conf.arg(help=text)], None) for flag, (kind, text) in options.items()],
-        kw_only=True,
-    )
+    fields: list[tuple[str, Any, None]] = []
+    for flag, (kind, text) in options.items():
+        told = tyro.conf.arg(help=text, metavar=_value_name(kind), help_behavior_hint="")
+        fields.append((flag, Annotated[kind | None, told], None))
+    return make_dataclass(name, fields, kw_only=True)
+
+
+def _value_name(kind: Any) -> str:
+    """How `--help` shows the values of an option of this type."""
+    choices = (True, False) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
+    if choices:
+        return f"{{{','.join(map(str, choices))}}}"
+    return "INT [INT ...]" if get_origin(kind) is tuple else kind.__name__.upper()
 
 
 def _given(changes: Any) -> dict[str, Any]:
@@ -575,6 +583,19 @@ def _sentence(box: str) -> str:
     text = re.sub(r"\s*For full helptext, (run|see).*", "", " ".join(line for line in lines if line))
     text = re.sub(r"invalid literal for int\(\) with base 10:", "expected a whole number, not", text)
     text = re.sub(r"could not convert string to float:", "expected a number, not", text)
+    text = re.sub(
+        r"no type matching .*? could be instantiated.*: (expected an? [^:]*?)(?= Argument helptext|$)", r"\1", text
+    )
+    text = re.sub(
+        r"no type matching .* could be instantiated from \[(.*?)\]\. .*?(?= Argument helptext|$)",
+        r"expected numbers, not \1",
+        text,
+    )
+    if choice := re.search(r"invalid choice ('.*?') for argument '(\S+)'\. Expected one of \((.*?)\)", text):
+        given, option, choices = choice.groups()
+        listed = ", ".join(name for name in sorted(re.findall(r"'(.*?)'", choices)) if name != "None")
+        place = f"option {option}" if option.startswith("--") else option.upper()
+        return f"{place}: expected one of {listed}, not {given}; see --help"
     for pattern, sentence in (
         (r"Missing from (sidestep[\w ]*):\s+(\S+)", r"\1: \2 is missing; see \1 --help"),
         (r"Error parsing (\S+): (.*?)(?: Argument helptext:.*)?$", r"option \1: \2; see --help"),
