@@ -80,12 +80,18 @@ def fuzz(kind: str, per_thousand: int, act: Callable[[random.Random], Any]) -> N
                 raise
             outcomes["traceback"] += 1
             failures.append(f"input {number}: {''.join(traceback.format_exception(error)[-12:])}")
+    record(kind, outcomes)
+    if failures:
+        pytest.fail(f"{len(failures)} of {count}, seed {SEED}:\n" + "\n".join(failures[:SHOWN]), pytrace=False)
+
+
+def record(kind: str, outcomes: Counter[str]) -> None:
+    """Print what became of a kind's inputs, and keep it for `benchmarks/fuzz.py`."""
+    count = sum(outcomes.values())
     print(f"fuzz: {kind}: seed {SEED}, {count} inputs: {dict(outcomes)}")
     if "SIDESTEP_FUZZ_COUNTS" in os.environ:
         with open(os.environ["SIDESTEP_FUZZ_COUNTS"], "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "seed": SEED, "inputs": count, "outcomes": outcomes}) + "\n")
-    if failures:
-        pytest.fail(f"{len(failures)} of {count}, seed {SEED}:\n" + "\n".join(failures[:SHOWN]), pytrace=False)
 
 
 def _outcome(result: Any) -> str:
