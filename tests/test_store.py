@@ -1,5 +1,6 @@
 """The store gives back what was put in, never forgets a label, and survives many writers and sudden death."""
 
+import re
 import sqlite3
 import tempfile
 from dataclasses import replace
@@ -15,6 +16,8 @@ from store_helpers import SPEC, files, from_numbers, integrity, random_trajector
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.model import Space, Trajectory, Variable
+from sidestep.cli import main
+from sidestep.labels import schema
 from sidestep.labels.store import Store, single_steps, spec_hash
 from sidestep.labels.votes import Label
 from sidestep.labels.votes import agreement as agreement_of
@@ -365,3 +368,110 @@ def test_fifty_killed_writers_lose_no_acknowledged_label(tmp_path):
             assert [(label.trajectory, label.category) for label in mine] == expected
             calls_in_all += len(lines)
     assert calls_in_all > 50  # they were killed at work
+
+
+def edit(path, *statements):
+    """Change a store behind its back, as no program of ours can."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {trigger}")
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def read_whole_store(path):
+    with Store.open(path) as store:
+        return store.log(), store.get(range(1, 9))
+
+
+NAN = np.full(25, np.nan, np.float32).tobytes()
+NAN_HASH = schema.content_hash(NAN)
+DAMAGE = {
+    "about is no JSON": ("UPDATE about SET value = '{' WHERE key = 'model'", "in what it says of itself"),
+    "about lacks a key": ("DELETE FROM about WHERE key = 'scale'", "there is no 'scale'"),
+    "about is a list": ("UPDATE about SET value = '[]' WHERE key = 'model'", "its model has no name"),
+    "about lacks a part": (
+        """UPDATE about SET value = '{"name": "x", "horizon": 3}' WHERE key = 'model'""",
+        "there is no 'state'",
+    ),
+    "another model": (
+        "UPDATE about SET value = replace(value, 'walker', 'runner') WHERE key = 'model'",
+        "its hash was made of",
+    ),
+    "scale of one": ("UPDATE about SET value = '[\"none\"]' WHERE key = 'scale'", "at least two categories"),
+    "no table": ("DROP TABLE trajectories", "no such table"),
+    "length is text": (
+        "UPDATE trajectories SET length = 'x' WHERE id = 2",
+        "trajectory 2: its row does not hold what it must",
+    ),
+    "bytes are missing": ("UPDATE trajectories SET steps = x'00' WHERE id = 3", "trajectory 3: it has 1 bytes, and"),
+    "a bit is flipped": (
+        "UPDATE trajectories SET steps = zeroblob(length(steps)) WHERE id = 4",
+        "trajectory 4: its numbers are not those that were put in",
+    ),
+    "a number is NaN": (
+        f"UPDATE trajectories SET length = 5, steps = x'{NAN.hex()}', content = x'{NAN_HASH.hex()}' WHERE id = 5",
+        "trajectory 5: it holds a number that is not finite",
+    ),
+    "a trajectory is missing": ("DELETE FROM trajectories WHERE id = 6", "trajectory 6 is missing"),
+    "category beyond the scale": (
+        "UPDATE labels SET category = 7 WHERE id = 1",
+        "its category is 7, and the scale has 3",
+    ),
+    "category is text": ("UPDATE labels SET category = 'mild' WHERE id = 1", "its category is 'mild'"),
+    "label of nothing": (
+        "UPDATE labels SET trajectory = 99 WHERE id = 1",
+        "it is of trajectory 99, and the store holds 8",
+    ),
+    "nobody's label": ("UPDATE labels SET annotator = x'00' WHERE id = 1", "it does not say in text who gave it"),
+    "text that is none": ("UPDATE labels SET annotator = CAST(x'ff' AS TEXT) WHERE id = 1", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_when_it_is_read_and_named_by_verify(store, name, capsys):
+    statement, words = DAMAGE[name]
+    ids, _ = store.add(random_trajectories(8), policy="random")
+    store.label(ids[:4], [0, 1, 2, 0], "alice")
+    assert main(["label", str(store.path), "--verify"]) == 0
+    assert "8 trajectories and 4 labels looked at: all are as they were put in\n" in capsys.readouterr().out
+    edit(store.path, "PRAGMA foreign_keys = OFF", statement)
+    with pytest.raises(InputError, match=re.escape(words)):
+        read_whole_store(store.path)
+    assert main(["label", str(store.path), "--verify"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"sidestep: {store.path}: ")
+    assert said.err.count("\n") == 1
+    assert words in said.err or words in said.out
+
+
+def test_verify_counts_every_fault(store, capsys):
+    ids, _ = store.add(random_trajectories(40), policy="random")
+    store.label(ids, [0] * 40, "alice")
+    edit(
+        store.path,
+        "UPDATE trajectories SET steps = zeroblob(length(steps)) WHERE id % 2",
+        "UPDATE labels SET category = 9",
+    )
+    found = store.verify()
+    ours = [fault for fault in found.faults if not fault.startswith("SQLite: ")]
+    assert (found.trajectories, found.labels, len(ours)) == (40, 40, 60)
+    assert main(["label", str(store.path), "--verify"]) == 2
+    said = capsys.readouterr()
+    assert "trajectory 1: its numbers are not those that were put in" in said.err
+    assert f"({len(found.faults)} faults in all); 40 trajectories and 40 labels looked at" in said.err
+    assert said.out.count("\n") == 19
+
+
+def test_a_file_that_is_cut_short(store, capsys):
+    store.add(random_trajectories(200), policy="random")
+    store.close()
+    data = store.path.read_bytes()
+    for size in (0, 10, 100, 5000, len(data) // 2, len(data) - 8192):
+        store.path.write_bytes(data[:size])
+        with pytest.raises(InputError), Store.open(store.path) as opened:
+            opened.everything()
+        assert main(["label", str(store.path), "--verify"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1

@@ -1,8 +1,12 @@
 """Exports come back the same to the last bit; a bad file is refused with its lines, and the store stays as it was."""
 
 import csv
+import io
+import resource
 import sys
 import tempfile
+import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +22,8 @@ from sidestep.core.errors import InputError
 from sidestep.labels.store import Store
 from sidestep.labels.transfer import BadRows, export_labels, export_trajectories, import_file
 from sidestep.runtime.files import atomic_file, atomic_write
+from sidestep.core.constraints import Scale
+from sidestep.core.model import Space, Variable
 
 FORMATS = ["csv", "npz", "parquet"]
 NAMES = st.text(min_size=1, max_size=6).filter(lambda name: name.isprintable() and name.strip())
@@ -340,3 +346,79 @@ def test_files_are_whole_or_not_there(tmp_path):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file.txt", "link"]
     with pytest.raises(InputError, match="cannot write here"):
         atomic_write(tmp_path, "a folder")
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "'quoted", "''", "'=x", '=HYPERLINK("http://x", "y")', "plain", "5", "a=b"]
+
+
+def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path):
+    """Texts that a spreadsheet would run get an apostrophe; numbers stay numbers; reading restores the very text."""
+    spec = replace(SPEC, state=Space((Variable("=x", size=2, labels=("-a", "b")), Variable("step"))))
+    scale = Scale(("-none", "@bad"))
+    with Store.create(tmp_path / "a", spec, scale) as store:
+        ids, _ = store.add(random_trajectories(len(FORMULAS)), policy=FORMULAS, seed=-5)
+        store.label(ids, [0, 1] * 5 + [0], FORMULAS)
+        export_trajectories(store, tmp_path / "all.csv")
+        export_labels(store, tmp_path / "all.labels.csv")
+        with Store.create(tmp_path / "b", spec, scale) as other:
+            import_file(other, tmp_path / "all.csv")
+            assert [source.policy for source in other.sources(ids)] == FORMULAS
+            assert [source.seed for source in other.sources(ids)] == [-5] * len(FORMULAS)
+            assert [label[:3] for label in other.log()] == [label[:3] for label in store.log()]
+            assert steps(other.everything()[1]) == steps(store.everything()[1])
+        with Store.create(tmp_path / "c", spec, scale) as third:
+            third.add(store.everything()[1], policy="p")
+            import_file(third, tmp_path / "all.labels.csv")
+            assert third.log() == store.log()
+    for name, numbers in (("all.csv", {*range(2, 7), 8, 9}), ("all.labels.csv", set())):
+        with (tmp_path / name).open(newline="") as file:
+            for row in csv.reader(file):
+                texts = [cell for column, cell in enumerate(row) if column not in numbers or not number_like(cell)]
+                assert not [cell for cell in texts if cell.startswith(("=", "+", "-", "@"))]
+
+
+def number_like(cell):
+    try:
+        return bool(float(cell) or True)
+    except ValueError:
+        return False
+
+
+def archive(path, **sizes):
+    """An NPZ file whose arrays claim these shapes; `length` bytes of zeros stand behind the first header."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, (shape, dtype, content) in sizes.items():
+            head = io.BytesIO()
+            np.lib.format.write_array_header_1_0(
+                head, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+            )
+            with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                stream.write(head.getvalue())
+                for _ in range(content // 2**20):
+                    stream.write(bytes(2**20))
+
+
+def test_arrays_are_refused_by_the_size_that_they_claim(store, tmp_path):
+    """Nothing is unpacked: neither a header that claims terabytes, nor zeros that were packed a thousandfold."""
+    small = {"actions": ((1, 1, 1), "f4", 0), "rewards": ((1, 1), "f4", 0), "length": ((1,), "i4", 0)}
+    archive(tmp_path / "claims.npz", states=((10**12, 1, 1), "f4", 0), **small)
+    refused(store, tmp_path / "claims.npz", r"array 'states' of shape .* takes 4,000.0 GB, and an import at most 1.1")
+    gigabytes = 2 * 2**30
+    archive(tmp_path / "packed.npz", states=((gigabytes // 4, 1, 1), "f4", gigabytes), **small)
+    assert (tmp_path / "packed.npz").stat().st_size < 10 * 2**20
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(store, tmp_path / "packed.npz", "takes 2.1 GB")
+    assert time.perf_counter() - began < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+    archive(tmp_path / "lies.npz", states=((1000, 1, 3), "f4", 0), **small)
+    refused(store, tmp_path / "lies.npz", r"'states.npy' has 128 bytes where its header asks for 12128")
+
+
+def test_a_parquet_file_is_refused_by_its_rows(store, tmp_path):
+    rows = 2**25
+    columns = {
+        name: pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([0.0])) for name in table()
+    }
+    pq.write_table(pa.table(columns), tmp_path / "long.parquet")
+    assert (tmp_path / "long.parquet").stat().st_size < 2**21
+    refused(store, tmp_path / "long.parquet", "this Parquet file takes 2.1 GB")

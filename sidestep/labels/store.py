@@ -269,7 +269,6 @@ class Store:
         try:
             with self.transaction("DEFERRED"):
                 read = self._connection.execute
-                faults += [f"SQLite: {row[0]}" for row in read("PRAGMA integrity_check(20)") if row[0] != "ok"]
                 ids: set[Any] = set()
                 for row in read("SELECT id, length, steps, content FROM trajectories ORDER BY id"):
                     trajectories += 1
@@ -284,6 +283,7 @@ class Store:
                     labels += 1
                     if fault := schema.label_fault(row, last, len(self.scale)):
                         faults.append(f"label {number!r}: {fault}")
+                faults += [f"SQLite: {row[0]}" for row in read("PRAGMA integrity_check(20)") if row[0] != "ok"]
         except InputError as error:
             faults.append(f"it cannot be read on: {error}")
         return Verification(trajectories, labels, tuple(faults))
