@@ -50,7 +50,7 @@ def test_lines_are_not_wrapped_and_bytes_that_are_no_text_are_escaped(capsys):
 def test_nothing_else_imports_rich():
     """Its markup would meet text of the user's; `sidestep.cli.console` has none."""
     package = Path(sidestep.__file__).parent
-    others = [file for file in package.rglob("*.py") if file != package / "commands" / "console.py"]
+    others = [file for file in package.rglob("*.py") if file != package / "cli" / "console.py"]
     found = [str(file) for file in others if re.search(r"^\s*(from|import) rich", file.read_text(), re.MULTILINE)]
     assert not found
-    assert "from_markup" not in (package / "commands" / "console.py").read_text()
+    assert "from_markup" not in (package / "cli" / "console.py").read_text()

@@ -11,13 +11,13 @@ import pytest
 from test_bad_input import sentence
 
 import sidestep
-from sidestep.cli import main
-from sidestep.constraints import Scale, parse_constraints
-from sidestep.errors import InputError
+from sidestep.cli.main import main
+from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.core.errors import InputError
 
 SOUND = """
 import jax.numpy as jnp
-from sidestep.model import Space, Spec, Variable
+from sidestep import Space, Spec, Variable
 
 class Walk:
     spec = Spec("walk", Space((Variable("x", size=2),)), Space((Variable("way", low=-1.0, high=1.0),)), 4, ends=False)
@@ -75,7 +75,7 @@ def test_every_command_tries_a_model_before_it_works(name, file, tmp_path, capsy
 
 def test_no_command_loads_a_model_without_trying_it():
     """`check` tries it itself; `resume` goes on with one that was tried."""
-    folder = Path(sidestep.__file__).parent / "commands"
+    folder = Path(sidestep.__file__).parent / "cli"
     for path in folder.glob("*.py"):
         text = path.read_text()
         begun = text.partition("def go_on")[0] if path.name in ("campaign.py", "plan.py") else text
@@ -107,7 +107,7 @@ def test_no_command_loads_a_model_without_trying_it():
         (["plan", "navigation", "--labels", "2000000000"], "--labels: must be at most 1,000,000"),
         (["plan", "navigation", "--rounds", "-3"], "--rounds: must be at least 1, not -3"),
         (["plan", "navigation", "--learning-rate", "nan"], "--learning-rate: must be a finite number, not nan"),
-        (["plan", "navigation", "--widths", "64", "0"], "--widths: must be at most 16 layers of 1 to 10,000 units"),
+        (["plan", "navigation", "--widths", "64", "0"], "--widths: must be at least 1, not 0"),
         (["plan", "navigation", "--seeds", "2000000000"], "--seeds: must lie between 1 and 1,000"),
         (["limits", "boxpushing", "--discount", "inf"], "--discount: must be a finite number, not inf"),
         (["label", "x" * 300], "File name too long"),
@@ -170,7 +170,7 @@ def test_without_a_home(tmp_path):
         os.environ.pop("XDG_CACHE_HOME", None)
         def nobody(*_): raise KeyError("no such user")
         import pwd; pwd.getpwuid = nobody
-        from sidestep.cli import main
+        from sidestep.cli.main import main
         sys.exit(main(["models"]))
         """)
     environment = {

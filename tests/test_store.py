@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import SPEC, files, from_numbers, integrity, random_trajectories, start_python, steps, trajectories
 
+from sidestep.cli.main import main
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.model import Space, Trajectory, Variable
-from sidestep.cli import main
 from sidestep.labels import schema
 from sidestep.labels.store import Store, single_steps, spec_hash
 from sidestep.labels.votes import Label

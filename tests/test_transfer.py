@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import SPEC, files, random_trajectories, steps, trajectories
 
+from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
+from sidestep.core.model import Space, Variable
 from sidestep.labels.store import Store
 from sidestep.labels.transfer import BadRows, export_labels, export_trajectories, import_file
 from sidestep.runtime.files import atomic_file, atomic_write
-from sidestep.core.constraints import Scale
-from sidestep.core.model import Space, Variable
 
 FORMATS = ["csv", "npz", "parquet"]
 NAMES = st.text(min_size=1, max_size=6).filter(lambda name: name.isprintable() and name.strip())
