@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sidestep.cli.main import main
+from sidestep.models.domains import find_domain
 
 SHARED = Path(__file__).parents[2] / "shared" / "maps"
 # map: best without side effects (plain, discounted), and the best of all
@@ -114,4 +115,12 @@ def test_a_model_that_is_not_finite_is_refused(tmp_path, capsys):
     path = tmp_path / "walk.py"
     path.write_text(INFINITE)
     assert main(["limits", f"{path}:Walk"]) == 2
-    assert "'walk' is no finite model" in capsys.readouterr().err
+    assert "'walk' is not a finite model" in capsys.readouterr().err
+
+
+def test_limits_of_a_domain_that_computes_its_own(capsys):
+    assert main(["limits", "navigation"]) == 2
+    assert "`python benchmarks/frontier.py` computes it, with its error" in capsys.readouterr().err
+    best = find_domain("navigation").best_known
+    assert best[""] == pytest.approx(-74.6, abs=0.1)
+    assert best[""] > best["none>=0.95"] > best["none>=0.982"]

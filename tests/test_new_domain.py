@@ -15,6 +15,7 @@ from sidestep.deploy.answers import load
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.models.domains import add_folder, all_domains, find_domain
+from sidestep.planning.presets import preset_for
 
 ORCHARD = Path(__file__).parent / "domains" / "orchard"
 PACKAGE = Path(__file__).parents[1] / "sidestep"
@@ -48,6 +49,7 @@ def test_an_added_domain_is_listed_checked_planned_and_drawn(tmp_path, capsys):
     assert set(result["side_effects"]) == {"clean", "muddy", "trodden"}
     assert result["side_effects"]["trodden"] <= 0.05
     page = (tmp_path / "run" / "report.html").read_text()
+    assert "Left out" not in page
     assert "the walk on the map. Colours: by the rule." in page
     assert "steps to the gate, as the crow walks, over time. Colours: by the rule." in page
     assert load(tmp_path / "run").model.spec.family == "orchard"
@@ -75,7 +77,8 @@ def test_a_report_needs_no_domain(tmp_path):
     assert finished.returncode == 0, finished.stderr
     again = (tmp_path / "run/report.html").read_text()
     pictures = [re.findall("<svg.*?</svg>", one, re.DOTALL) for one in (page, again)]
-    assert pictures[0] == pictures[1] != []
+    assert pictures[0] == pictures[1]
+    assert "steps to the gate, as the crow walks, over time. Colours: by the rule." in again
     assert in_a_process("certify", tmp_path / "run").returncode == 2, "to roll out again the domain is needed"
 
 
@@ -154,8 +157,7 @@ def test_every_built_in_domain_is_complete():
         assert next(iter(domain.rules)) == "paper"
 
 
-@pytest.mark.parametrize("room", ["safety", "campaign", "certification", "labels", "finite", "report"])
-def test_no_room_names_a_domain(room):
-    for file in (PACKAGE / room).rglob("*.py"):
-        named = [name for name in DOMAINS if name in file.read_text(encoding="utf-8").lower()]
-        assert not named, f"{file.name} names {named}"
+def test_the_papers_presets_take_a_domains_settings():
+    add_folder(ORCHARD)
+    assert preset_for(load_model("orchard"), "paper").multiplier.start == 3.0
+    assert preset_for(load_model("boxpushing"), "paper").multiplier.start == 20.0

@@ -5,11 +5,14 @@ model.py      build(options, double) -> Model; with `endings` also from_file(pat
 rule.py       RULES, name -> function(model) -> Rule; the first is the default (optional)
 drawing.py    views(model) -> list of View (optional)
 paper.py      PAPER, the paper's settings for this domain (optional)
+limits.json   the best returns, where a benchmark computes them (optional)
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +31,7 @@ RuleMaker = Callable[[Any], "Rule"]
 class Paper:
     """What the paper's experiments use for a domain. The defaults are for a domain that the paper does not have."""
 
-    planner: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from the preset `paper`
+    planner: Mapping[str, Any] = field(default_factory=dict)  # options that differ from the preset `paper`
     methods: tuple[str, ...] = ()  # of the continuous experiments
     pair_labels: int = 0  # labelled state-action pairs for the classifier of a map
     query_budgets: tuple[int, ...] = ()  # of Markov-HA-S
@@ -63,6 +66,12 @@ class Domain:
         """The domain's ways to look at its trajectories, the most telling first; empty when it has none."""
         drawing = self._part("drawing")
         return drawing.views(model) if drawing else []
+
+    @property
+    def best_known(self) -> dict[str, float]:
+        """The best returns that the command `limits` found, by constraint ("" for none); empty where none are kept."""
+        file = files(self.package) / "limits.json"
+        return json.loads(file.read_text(encoding="utf-8"))["best"] if file.is_file() else {}
 
     @property
     def paper(self) -> Paper:

@@ -9,7 +9,7 @@ import numpy as np
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.core.constraints import Constraint, Scale, parse_constraints
-from sidestep.core.model import Model, Policy, Spec, Trajectory
+from sidestep.core.model import Model, Policy, Trajectory
 from sidestep.labels.experts import Expert, expert_of
 from sidestep.labels.store import Source, Store
 from sidestep.models import load_model
@@ -89,9 +89,14 @@ class Folder:
         return read_kept(self.path)
 
     @property
-    def spec(self) -> Spec:
-        """The model's, as far as pictures and words need it: as the run kept it, or of the model itself."""
-        return self.kept.spec if self.kept else self.model.spec
+    def names(self) -> tuple[str, ...]:
+        """Of the entries of the model's state."""
+        return self.kept.names if self.kept else self.model.spec.state.names
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the model says of itself."""
+        return self.kept.notes if self.kept else self.model.spec.notes
 
     @cached_property
     def expert(self) -> Expert:

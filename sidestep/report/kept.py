@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sidestep.core.errors import InputError
-from sidestep.core.model import Space, Spec, Trajectory, Variable
+from sidestep.core.model import Spec, Trajectory
 from sidestep.core.records import from_json, to_json
 from sidestep.core.views import Frame, Points
 from sidestep.models.trust import sha256
@@ -50,7 +50,8 @@ class Bad(NamedTuple):
 class Kept:
     """Everything in the file."""
 
-    spec: Spec  # as far as pictures need it
+    names: tuple[str, ...]  # of the state's entries
+    notes: tuple[str, ...]  # of the model's spec
     rule: str  # by name; empty where no rule judged
     frames: list[Frame]
     scenes: list[Scene]
@@ -75,7 +76,8 @@ def write_kept(
         "kind": KIND,
         "policy": sha256(read_bytes(run.path / "policy.safetensors")),
         "rule": rule,
-        "model": _described(spec),
+        "names": list(spec.state.names),
+        "notes": list(spec.notes),
         "frames": to_json(list(frames)),
         "scenes": [{"words": scene.words, "judge": scene.judge} for scene in scenes],
         "bad": None if bad is None else {"words": bad.words, "category": bad.category, "harmless": bad.harmless},
@@ -106,15 +108,16 @@ def _read(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
         length, categories = arrays[f"{index}.length"], arrays[f"{index}.categories"]
         points = [_checked_points(arrays, f"{index}.{view}", length) for view in range(len(frames))]
         scenes.append(Scene(str(said["words"]), length, _numbers(categories, length), str(said["judge"]), points))
-    spec, said = _spec(header["model"]), header["bad"]
+    names, notes = (tuple(map(str, header[part])) for part in ("names", "notes"))
+    said = header["bad"]
     if said is not None:
         parts: Any = [arrays[f"bad.{name}"] for name in (*STEPS, "length")]
-        worst = _checked(Trajectory(*parts), spec.state.size)
+        worst = _checked(Trajectory(*parts), len(names))
         path = _checked_points(arrays, "bad", arrays["bad.length"])
         bad = Bad(str(said["words"]), worst, path, int(said["category"]), float(said["harmless"]))
     if not scenes or not frames:
         raise ValueError("no trajectories")
-    return Kept(spec, str(header["rule"]), frames, scenes, bad)
+    return Kept(names, notes, str(header["rule"]), frames, scenes, bad)
 
 
 def _points_arrays(name: str, points: Points, length: np.ndarray) -> dict[str, np.ndarray]:
@@ -148,20 +151,3 @@ def _numbers(categories: np.ndarray, length: np.ndarray) -> np.ndarray:
     if categories.shape != length.shape or categories.dtype.kind != "i":
         raise ValueError(f"{categories.shape} categories of {length.shape} trajectories")
     return categories
-
-
-def _described(spec: Spec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "notes": list(spec.notes),
-        "state": [
-            {"name": v.name, "kind": v.kind, "size": v.size, "labels": list(v.labels)} for v in spec.state.variables
-        ],
-    }
-
-
-def _spec(said: dict[str, Any]) -> Spec:
-    variables = tuple(
-        Variable(str(v["name"]), v["kind"], int(v["size"]), labels=tuple(map(str, v["labels"]))) for v in said["state"]
-    )
-    return Spec(str(said["name"]), Space(variables), Space(()), 1, notes=tuple(map(str, said["notes"])))

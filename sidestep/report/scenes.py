@@ -138,7 +138,7 @@ def blame(folder: Folder) -> Html:
     of, bad = min(found, key=lambda one: (-one[1].category, one[1].harmless))
     frame = of.kept.frames[0] if of.kept else views(of.model)[0].frame
     seen = explanation(folder.safety, bad.trajectory, folder.categories)
-    names = folder.spec.state.names
+    names = folder.names
     over_time = "The state over time, and each step's share of the blame."
     on_view = f"The larger the disc, the more of the blame the step carries: {frame.title}."
     pictures = beside(

@@ -33,7 +33,7 @@ def asked(folder: Folder) -> Html:
 def _notes(folder: Folder) -> str:
     """What the model cannot do, in its own words."""
     try:
-        return "; ".join(folder.spec.notes)
+        return "; ".join(folder.notes)
     except InputError:
         return ""
 

@@ -13,6 +13,7 @@ from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import single_steps
+from sidestep.models.domains import find_domain
 from sidestep.policies.networks import NetworkPolicy
 
 PENALTY = "penalty"
@@ -21,9 +22,11 @@ PENALTY = "penalty"
 def finite_part(model: Any) -> FinitePart:
     """The table of a finite model; any other is refused."""
     if not hasattr(model, "finite"):
+        domain = find_domain(model.spec.family)
+        elsewhere = f"; `{domain.limits}` computes it, with its error" if domain and domain.limits else ""
         raise InputError(
-            f"'{model.spec.name}' is no finite model (a grid map or a table of transitions), so its optimum cannot be "
-            "computed exactly"
+            f"'{model.spec.name}' is not a finite model (a grid map or a table of transitions), so its optimum cannot "
+            f"be computed exactly{elsewhere}"
         )
     return model.finite
 

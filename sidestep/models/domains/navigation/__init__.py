@@ -7,4 +7,5 @@ DOMAIN = Domain(
     description="a robot crosses the plane to a goal past zones that slow it down",
     package=__name__,
     options=("horizon", "relaxed"),
+    limits="python benchmarks/frontier.py",
 )
