@@ -3,8 +3,8 @@
     python benchmarks/kills.py [--what plan campaign people full-disk] [--kills 20] [--seed 0] [--out FOLDER]
 
 writes kills.json and kills.md into the folder. One run goes undisturbed and is timed. Then a second one is started and
-killed (SIGKILL) after a time drawn between nothing and the length of the longest command of the first, taken up and
-killed again, and so on, until it has been killed so many times or is done, when another one begins. Every run that is
+killed (SIGKILL) after a time drawn between nothing and a little more than such a command took in the first, taken up
+and killed again, and so on, until it has been killed so many times or is done, when another one begins. Every run that is
 done must have the policy, the metrics, the result and the labels of the undisturbed one, bit for bit; times apart.
 
 plan        planning against a given safety model
@@ -83,7 +83,7 @@ class Player:
             self.asked = json.loads(said)["trajectories"]
         elif status not in ENDED:
             raise SystemExit(f"{' '.join(command)} ended with status {status}")
-        return status in ENDED and command[len(SIDESTEP)] != "label"
+        return status in ENDED and kind_of(command) != "label"
 
     def _answer(self, file: Path) -> None:
         """The labels that the rule gives, in a file to be imported."""
@@ -119,16 +119,20 @@ def checkpoint_of(folder: Path) -> str | None:
     return f"epoch {header['epoch']}" if "epoch" in header else f"{header['stage']}, round {header['round']}"
 
 
-def undisturbed(player: Player) -> float:
-    """Take a run from its beginning to its end; seconds of its longest command."""
-    longest = 0.0
+def undisturbed(player: Player) -> dict[str, float]:
+    """Take a run from its beginning to its end; mean seconds of each kind of command."""
+    seconds: dict[str, list[float]] = {}
     while True:
         command = player.command()
         start = time.perf_counter()
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        longest = max(longest, time.perf_counter() - start)
+        seconds.setdefault(kind_of(command), []).append(time.perf_counter() - start)
         if player.ended(command, done.returncode, done.stdout):
-            return longest
+            return {kind: sum(times) / len(times) for kind, times in seconds.items()}
+
+
+def kind_of(command: list[str]) -> str:
+    return command[len(SIDESTEP)]
 
 
 def study(what: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
@@ -137,7 +141,7 @@ def study(what: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     save_safety(safety, make_safety("hazard", 2, 2, 3, key=jax.random.key(1), units=4), Scale())
     undisturbed(Player(what, folder / "first", safety))  # compiles
     start = time.perf_counter()
-    longest = undisturbed(Player(what, folder / "whole", safety))
+    usual = undisturbed(Player(what, folder / "whole", safety))
     seconds = time.perf_counter() - start
     whole = content(folder / "whole")
     events: list[dict[str, Any]] = []
@@ -145,25 +149,31 @@ def study(what: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     with small_disk(folder / "disk") if what == "full-disk" else plain_folder(folder / "runs") as disk:
         while len(events) < kills or not finished:
             player = Player(what, disk / f"run-{len(finished)}", safety)
-            _disturbed(player, chance, longest, kills, events, len(finished))
+            _disturbed(player, chance, usual, kills, events, len(finished))
             same = {name: value == whole[name] for name, value in content(player.run).items()}
             finished.append({"run": len(finished), "same": same})
             print(f"run {len(finished) - 1} is done: {'the same' if all(same.values()) else same}", flush=True)
     date = datetime.now(UTC).date().isoformat()
-    return {"seconds": seconds, "longest": longest, "date": date, "events": events, "finished": finished}
+    return {"seconds": seconds, "commands": usual, "date": date, "events": events, "finished": finished}
 
 
 def _disturbed(
-    player: Player, chance: random.Random, longest: float, kills: int, events: list[dict[str, Any]], number: int
+    player: Player,
+    chance: random.Random,
+    usual: dict[str, float],
+    kills: int,
+    events: list[dict[str, Any]],
+    number: int,
 ) -> None:
     """Take a run to its end, disturbed as long as there are disturbances left."""
     while True:
         command = player.command()
         left = len(events) < kills
-        moment = chance.uniform(0.0, longest) if left else None
+        kind = kind_of(command)
+        moment = chance.uniform(0.0, 1.1 * usual.get(kind, usual["plan"])) if left else None
         fill = left and player.what == "full-disk" and len(events) % FILL_EVERY == FILL_EVERY - 1
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        event = {"run": number, "seconds": moment, "command": command[len(SIDESTEP)]}
+        event = {"run": number, "seconds": moment, "command": kind}
         try:
             said, _ = child.communicate(timeout=moment)
         except subprocess.TimeoutExpired:

@@ -135,3 +135,20 @@ def test_every_command_that_changes_a_run_is_refused(tmp_path, capsys):
     child.kill()
     child.wait()
     child.stdout.close()
+
+
+HALF = """
+import os, signal, sys
+from sidestep.runtime.files import atomic_file
+with atomic_file(sys.argv[1]) as handle:
+    handle.write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    (tmp_path / ".kept.part").write_text("of somebody else")
+    subprocess.run([sys.executable, "-c", HALF, str(tmp_path / "result.json")], check=False)
+    assert len(list(tmp_path.glob(".*.part"))) == 2
+    with Run(tmp_path).held():
+        assert [file.name for file in tmp_path.glob(".*.part")] == [".kept.part"]

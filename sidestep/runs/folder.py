@@ -22,7 +22,7 @@ from sidestep.core.errors import DiskFull, InputError
 from sidestep.runs.inputs import RunFiles, copied
 from sidestep.runs.lock import locked
 from sidestep.runs.records import Metric, Round, read_config, read_json, read_rows, read_settings
-from sidestep.runtime.files import append, atomic_write, writing
+from sidestep.runtime.files import append, atomic_write, remove_partial, writing
 
 FORMAT = 2  # format 1 has no copies of its inputs
 LABELS = "labels.store"
@@ -94,6 +94,7 @@ class Run:
         """Be the one process that changes this run; a full disk is then told together with how to go on."""
         try:
             with locked(self.path):
+                remove_partial(self.path)
                 yield
         except DiskFull as full:
             place = full.place or str(self.path)

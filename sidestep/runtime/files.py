@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,13 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "wb", **options: Any) 
             partial.unlink(missing_ok=True)
             raise
         _sync_folder(target.parent)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left of files that they were writing into this folder."""
+    for file in folder.glob(".*.part"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{12}\.part", file.name):
+            file.unlink(missing_ok=True)
 
 
 def append(path: Path, text: str) -> None:
