@@ -45,12 +45,12 @@ SIDESTEP = [sys.executable, "-m", "sidestep"]
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SETTINGS = {
     "plan": "navigation --safety SAFETY --constraint none>=0.95 --epochs 1200 --test-every 20 --batch 8 "
-    "--test-batch 8 --widths 4 --search-rounds 1 --search-population 256",
+    "--test-batch 8 --widths 4 --search-rounds 1",
     "campaign": "navigation --labels 100 --rounds 2 --round-epochs 5 --polish-epochs 50 --first-fit 50 "
     "--later-fit 20 --rollouts 200 --audits 1",
     "people": f"{EXAMPLES / 'greenhouse.rddl'} --constraint none>=0.6 --labels 60 --rounds 2 --round-epochs 5 "
     "--polish-epochs 50 --first-fit 50 --later-fit 20 --members 1 --units 4 --batch 16 --test-batch 32 --widths 8 "
-    "--search-rounds 2 --search-population 256 --rollouts 100 --audits 1",
+    "--search-rounds 2 --rollouts 100 --audits 1",
 }
 SETTINGS["full-disk"] = SETTINGS["people"]
 DISK = "4m"
