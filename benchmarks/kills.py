@@ -4,8 +4,8 @@
 
 writes kills.json and kills.md into the folder. One run goes undisturbed and is timed. Then a second one is started and
 killed (SIGKILL) after a time drawn between nothing and a little more than such a command took in the first, taken up
-and killed again, and so on, until it has been killed so many times or is done, when another one begins. Every run that is
-done must have the policy, the metrics, the result and the labels of the undisturbed one, bit for bit; times apart.
+and killed again, and so on, until it has been killed so many times or is done, when another one begins. Every run that
+is done must have the policy, the metrics, the result and the labels of the undisturbed one, bit for bit; times apart.
 
 plan        planning against a given safety model
 campaign    the main job from no label on, the rule as the expert
