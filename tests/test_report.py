@@ -367,7 +367,7 @@ class Known:
     """A model that is one of ours by its family, as far as drawings can tell."""
 
     def __init__(self, family, variable):
-        self.spec = Spec(family, Space((variable,)), Space((Variable("a"),)), horizon=8, family=family)
+        self.spec = Spec("known", Space((variable,)), Space((Variable("a"),)), horizon=8, family=family)
 
 
 @pytest.mark.parametrize(
