@@ -141,8 +141,10 @@ def read_rows(file: Path, kind: type[Any]) -> list[dict[str, Any]]:
 def require_tests(rows: Sequence[dict[str, Any]], seeds: int, constraints: int, categories: int, file: Path) -> None:
     """Every row tells of a test what a run that goes on will look at."""
     for number, row in enumerate(rows, 1):
-        wanted = {"mean_costs": constraints, "train_multipliers": constraints} if constraints else {}
-        wanted |= {name: categories for name in ("mean_true", "mean_predicted") if row.get(name) is not None}
+        wanted = {}
+        if constraints:  # without any, a row tells of no more categories than occurred
+            wanted = {"mean_costs": constraints, "train_multipliers": constraints}
+            wanted |= {name: categories for name in ("mean_true", "mean_predicted") if row.get(name) is not None}
         lengths_fit = all(row.get(name) is not None and len(row[name]) == length for name, length in wanted.items())
         norms_fit = len(row.get("train_gradient_norms") or ()) in (0, constraints, constraints + 1)
         known = row.get("mean_return") is not None and row.get("feasible") is not None
