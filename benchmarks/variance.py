@@ -61,7 +61,7 @@ class Push:
 class TooFar:
     """P(category 1) = Phi((sum_t a_t - c) / w), in the form of a safety model."""
 
-    summed, categories = False, 2
+    per_step, categories = False, 2
 
     def log_probabilities(self, states, actions, length):
         z = (jnp.sum(actions[..., 0], axis=-1) - LIMIT) / WIDTH

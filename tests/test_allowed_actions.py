@@ -17,7 +17,7 @@ from sidestep.certification.evaluation import evaluate
 from sidestep.cli.main import main
 from sidestep.core.errors import InputError
 from sidestep.core.model import FunctionPolicy, Trajectory, UniformPolicy, forbidden, rollout, within_rules
-from sidestep.deploy.answers import Actor
+from sidestep.deploy.answers import PolicyRunner
 from sidestep.deploy.export import export_numpy
 from sidestep.labels.collect import explore
 from sidestep.labels.experts import RuleExpert
@@ -348,7 +348,7 @@ def test_a_policy_in_use_keeps_the_rules(shop):
     head = policy.net.head
     policy = eqx.tree_at(lambda p: p.net.head.bias, policy, head.bias + 5.0 * jnp.sin(jnp.arange(head.bias.size)))
     states = rollout(shop, UniformPolicy(shop), jax.random.key(5), 20).states.reshape(-1, 5)
-    actions = Actor(policy.mean()).act(states)
+    actions = PolicyRunner(policy.mean()).act(states)
     assert not np.any(jax.vmap(shop.broken)(states, jnp.asarray(actions)))
 
 

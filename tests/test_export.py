@@ -14,7 +14,7 @@ import sidestep
 from sidestep.cli.main import main
 from sidestep.core.errors import InputError
 from sidestep.core.model import Space, Spec, Variable
-from sidestep.deploy.answers import Actor
+from sidestep.deploy.answers import PolicyRunner
 from sidestep.deploy.export import export_numpy
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.models.python_model import load_object
@@ -90,7 +90,7 @@ def same_actions(policy, path, steps=5, batch=4, spread=2.0, still=False):
     )
     assert finished.returncode == 0, finished.stderr
     many, one, function = (np.array(part) for part in json.loads(finished.stdout))
-    actor = Actor(policy.mean())
+    actor = PolicyRunner(policy.mean())
     wanted = np.stack([actor.act(step) for step in states])
     np.testing.assert_allclose(many, wanted, rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose(one, wanted[:, 0], rtol=2e-4, atol=2e-4)

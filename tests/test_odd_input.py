@@ -78,7 +78,7 @@ def test_no_command_loads_a_model_without_trying_it():
     folder = Path(sidestep.__file__).parent / "cli"
     for path in folder.glob("*.py"):
         text = path.read_text()
-        begun = text.partition("def go_on")[0] if path.name in ("campaign.py", "plan.py") else text
+        begun = text.partition("def continue_run")[0] if path.name in ("campaign.py", "plan.py") else text
         assert "load_model(model" not in begun, path
 
 

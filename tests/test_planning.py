@@ -31,7 +31,7 @@ from sidestep.planning.plan import LEEWAY, Planner, plan
 from sidestep.planning.presets import PRESETS, preset, preset_for
 from sidestep.planning.problem import Problem
 from sidestep.planning.zero_gradient import has_zero_gradient
-from sidestep.runtime.parallel import each
+from sidestep.runtime.parallel import map_stack
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
 from sidestep.safety.hazard import HazardModel
@@ -217,7 +217,7 @@ def test_every_part_of_a_stack_is_run_and_stacked_again():
     for rows in (1, 3, 4):
         stack = jnp.arange(2.0 * rows).reshape(rows, 2)
         for compiled in (False, True):
-            done = each(run, stack, compiled=compiled)
+            done = map_stack(run, stack, compiled=compiled)
             np.testing.assert_array_equal(done["double"], 2 * stack)
             np.testing.assert_array_equal(done["sum"], jnp.sum(stack, axis=1))
 

@@ -12,7 +12,7 @@ from sidestep.core.model import Model, Trajectory, require_finite, rollout
 from sidestep.labels.collect import explore, explorers
 from sidestep.labels.select import How, choose, spread
 from sidestep.planning.diversity import elites
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the policies
 POOL = 150  # trajectories per policy among which the others are chosen
@@ -65,7 +65,7 @@ def _flat(stacked: Trajectory) -> Trajectory:
     return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), stacked)
 
 
-@run_once
+@jit_fast_compile
 def _stacked_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
     keys = jax.random.split(key, len(jax.tree.leaves(policies)[0]))
     return eqx.filter_vmap(lambda policy, own: rollout(model, policy, own, count))(policies, keys)

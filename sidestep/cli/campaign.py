@@ -75,7 +75,7 @@ def begin(
         },
     )
     with run.held():
-        return go_on(run, quiet, as_json, trust=True)  # the user has just given the code
+        return continue_run(run, quiet, as_json, trust=True)  # the user has just given the code
 
 
 def _kind(model: Model, expert: Expert, method: str) -> Kind:
@@ -87,7 +87,7 @@ def _kind(model: Model, expert: Expert, method: str) -> Kind:
     return "network of pairs" if method == "gradient" else "pairs"
 
 
-def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
+def continue_run(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     """From the last saved stage to the end, or to where people have to label."""
     from sidestep.report.scenes import keep_scenes
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sidestep.cli.campaign import begin, go_on
+from sidestep.cli.campaign import begin, continue_run
 from sidestep.cli.console import say
 from sidestep.runs.folder import Run
 
@@ -20,7 +20,7 @@ def demo(out: Path, seed: int, quiet: bool) -> int:
     if (out / "config.json").exists() and not (out / "result.json").exists():
         run = Run.open(out)
         with run.held():
-            return go_on(run, quiet, False)
+            return continue_run(run, quiet, False)
     folder = out
     number = 1
     while folder.exists() and any(folder.iterdir()):

@@ -318,7 +318,7 @@ class Resume(Common):
         run = Run.open(self.folder)
         kind = campaign if run.config["kind"] == "campaign" else plan
         with run.held():
-            return kind.go_on(run, self.quiet, self.json, self.trust)
+            return kind.continue_run(run, self.quiet, self.json, self.trust)
 
 
 @dataclass(kw_only=True)

@@ -55,7 +55,7 @@ def plan_once(
     mdp = checked_model(model)
     expert = expert_of(rule, people, mdp)
     learned = load_safety(safety) if safety else None
-    config = with_options(preset_for(mdp, method, summed=learned is None or learned.summed), changes)
+    config = with_options(preset_for(mdp, method, per_step=learned is None or learned.per_step), changes)
     if not config.constrains and (safety or constraint):
         raise InputError(
             "there is no gradient for constraints; choose one with --constraint-gradient, or leave --safety and "
@@ -93,10 +93,10 @@ def plan_once(
         {"safety.safetensors": read_bytes(safety)} if safety else {},
     )
     with run.held():
-        return go_on(run, quiet, as_json, trust=True)  # the user has just given the code
+        return continue_run(run, quiet, as_json, trust=True)  # the user has just given the code
 
 
-def go_on(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
+def continue_run(run: Run, quiet: bool, as_json: bool, trust: bool = False) -> int:
     """Train from the last checkpoint, or from the start, to the end; then certify every seed's policy."""
     asked = run.config
     begun = time.perf_counter()

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.core.errors import InputError, shortened
-from sidestep.runtime.compilation import run_seldom
+from sidestep.runtime.compilation import jit_balanced
 
 Kind = Literal["real", "int", "bool", "one-hot"]
 Gradient = Literal["exact", "straight-through", "none"]
@@ -379,7 +379,7 @@ def require_allowed(model: Model, trajectory: "Trajectory") -> "Trajectory":
     return trajectory
 
 
-@run_seldom
+@jit_balanced
 def _broken(model: Model, states: Array, actions: Array) -> Array:
     """(batch, time, rules), a block of steps at a time."""
     steps = (states.reshape(-1, states.shape[-1]), actions.reshape(-1, actions.shape[-1]))
@@ -499,7 +499,7 @@ def require_finite_weights(tree: Any, what: str, place: str | None = None) -> No
             raise InputError(f"{what} holds {wrong.sum()} numbers that are not finite, first in {where}", place=place)
 
 
-@run_seldom
+@jit_balanced
 def rollout(model: Model, policy: Policy, key: PRNGKeyArray, batch: int, horizon: int | None = None) -> Trajectory:
     """`batch` trajectories of `policy` in `model`, as one compiled program.
 

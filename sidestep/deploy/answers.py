@@ -18,7 +18,7 @@ from sidestep.policies.networks import NetworkPolicy
 from sidestep.runs.folder import Run
 
 
-class Actor:
+class PolicyRunner:
     """A policy in use: give it the state of each step, it gives the action and keeps clock and memory itself."""
 
     def __init__(self, policy: NetworkPolicy | TabularPolicy) -> None:
@@ -115,9 +115,9 @@ class Answer:
         return load_policy(file, model, self.safety).mean()
 
     @cached_property
-    def policy(self) -> Actor:
+    def policy(self) -> PolicyRunner:
         """The same one every time, since it keeps its clock and memory."""
-        return Actor(self.policy_of(self.model))
+        return PolicyRunner(self.policy_of(self.model))
 
     def monitor(self, threshold: float = 0.05) -> Monitor:
         return Monitor(self.safety, self.categories, threshold)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.core.model import Model, Policy, Trajectory, rollout_batch, sample_uniform_action
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 
 HOLDS = (1.0, 0.3, 0.1, 0.0)  # chances of a new action at a step, one of them for each trajectory
 LEANINGS = (1.0, 4.0, 0.25)  # u -> u^e moves uniform draws to neither end, to the low end, to the high end
@@ -61,7 +61,7 @@ def explore(model: Model, key: PRNGKeyArray, count: int) -> Trajectory:
     return explorers(model, key, count)[0]
 
 
-@run_once
+@jit_fast_compile
 def explorers(model: Model, key: PRNGKeyArray, count: int) -> tuple[Trajectory, Float[Array, "batch time action"]]:
     """`count` trajectories of explorers, and their actions as shares of their range."""
     keys = jax.random.split(key, count)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sidestep.core.model import Trajectory
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 
 How = Literal["well", "random"]
 NEIGHBOURS = 512  # labelled trajectories that novelty is measured against
@@ -48,12 +48,12 @@ def closeness(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
     return 1.0 - np.abs(2.0 * best - 1.0)
 
 
-@run_once
+@jit_fast_compile
 def _disagreement(safety: Any, pool: Trajectory) -> Array:
     return safety.disagreement(pool.states, pool.actions, pool.length)
 
 
-@run_once
+@jit_fast_compile
 def _log_probabilities(safety: Any, pool: Trajectory) -> Array:
     return safety.log_probabilities(pool.states, pool.actions, pool.length)
 

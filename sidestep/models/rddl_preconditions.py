@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 from sidestep.core.model import Space
 from sidestep.models.allowed_actions import Entries, Rows, allowed_action
 from sidestep.models.rddl_syntax import mentioned
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 
 TOLERANCE = 1e-5  # relative: what a comparison of real actions may miss by, since it is computed in single precision
 Kept = Literal["bounds", "masks", "linear", "test"]
@@ -145,7 +145,7 @@ class Preconditions:
         moving = "moving" in slopes
         coefficients = None
         if not moving:
-            coefficients = np.asarray(run_once(lambda: self._probe(difference, self._fluents))(), float)
+            coefficients = np.asarray(jit_fast_compile(lambda: self._probe(difference, self._fluents))(), float)
         whole = self._is_whole(condition)
         return _Side(difference, guard, coefficients, operator == "==", (1.0 if whole else TOLERANCE) * strict)
 

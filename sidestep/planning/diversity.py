@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.core.model import Model, Trajectory, rollout_batch
 from sidestep.planning.search import SequencePolicy, mutated
-from sidestep.runtime.compilation import run_seldom
+from sidestep.runtime.compilation import jit_balanced
 
 GENERATIONS = 30
 CHILDREN = 1000  # per generation
@@ -20,7 +20,7 @@ SPREADS = (0.3, 0.05)  # of mutations, in the first and the last generation
 MOMENTS = (0.25, 0.5, 0.75, 1.0)  # of a trajectory, at which its state is read
 
 
-@run_seldom
+@jit_balanced
 def elites(
     model: Model, niches: int, found: Trajectory, shares: Float[Array, "batch time action"], key: PRNGKeyArray
 ) -> Trajectory:

@@ -19,7 +19,7 @@ from sidestep.planning.loop import Metrics, search_phase, test_phase, train_chun
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.policies.networks import NetworkPolicy
-from sidestep.runtime.compilation import OFTEN, SELDOM, run_once
+from sidestep.runtime.compilation import OFTEN, SELDOM, jit_fast_compile
 from sidestep.safety.base import SafetyModel
 
 LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible, since training has noise
@@ -65,7 +65,7 @@ class Planner:
         config.check(self.problem)
         self.config = config
         self.rule = rule
-        self._start = run_once(self._started)
+        self._start = jit_fast_compile(self._started)
         self._chunk = Program(
             lambda safety: train_chunk(self._with(safety), config), SELDOM if quick_compile else OFTEN
         )

@@ -119,27 +119,27 @@ _PAPER_GRID_TRAJECTORIES = replace(
 )
 
 
-def _paper_settings(family: str, *, finite: bool, summed: bool) -> PlanConfig:
+def _paper_settings(family: str, *, finite: bool, per_step: bool) -> PlanConfig:
     """The paper's settings for its domains, by the model's family, and for others like them."""
-    if finite and not summed:
+    if finite and not per_step:
         return _PAPER_GRID_TRAJECTORIES
     domain = find_domain(family) if family else None
     return with_options(_PAPER_GRID if finite else _PAPER_CONTINUOUS, dict(domain.paper.planner) if domain else {})
 
 
 def preset(
-    name: str, *, family: str = "", finite: bool = False, gradient: str = "exact", summed: bool = True
+    name: str, *, family: str = "", finite: bool = False, gradient: str = "exact", per_step: bool = True
 ) -> PlanConfig:
     """The settings of this name for a model: those of the paper where it has some for the model's family.
 
-    `gradient` is the model's, "none" where it has no derivatives. `summed`: on finite models, side effects are of
+    `gradient` is the model's, "none" where it has no derivatives. `per_step`: on finite models, side effects are of
     single steps, as on the paper's grids, and not of trajectories.
     """
     if name in ("default", "gradient"):
         if finite:
             return _EXACT
         return _MODEL_FREE if gradient == "none" else PlanConfig()
-    settings = _paper_settings(family, finite=finite, summed=summed)
+    settings = _paper_settings(family, finite=finite, per_step=per_step)
     if name == "ppo":
         return replace(settings if finite else _PAPER, constraint=None)
     if name == "paper":
@@ -149,10 +149,10 @@ def preset(
     raise InputError(f"expected one of {', '.join(PRESETS)}", place=f"--method {name}")
 
 
-def preset_for(model: Model, name: str, *, summed: bool = True) -> PlanConfig:
-    """The settings of this name for this model; `summed` as in `preset`."""
+def preset_for(model: Model, name: str, *, per_step: bool = True) -> PlanConfig:
+    """The settings of this name for this model; `per_step` as in `preset`."""
     spec, finite = model.spec, finite_part(model) is not None
     gradient = spec.gradient
     if name in ("default", "gradient") and not finite and gradient != "none" and has_zero_gradient(model):
         gradient = "none"
-    return preset(name, family=spec.family, finite=finite, gradient=gradient, summed=summed)
+    return preset(name, family=spec.family, finite=finite, gradient=gradient, per_step=per_step)

@@ -43,7 +43,7 @@ class Problem:
     @property
     def counts_steps(self) -> bool:
         """Whether side effects belong to single steps and are counted."""
-        return self.safety is not None and self.safety.summed
+        return self.safety is not None and self.safety.per_step
 
     @cached_property
     def weights(self) -> np.ndarray:

@@ -8,7 +8,7 @@ import equinox as eqx
 
 from sidestep.planning.learner import Learner
 from sidestep.runtime.compilation import Options
-from sidestep.runtime.parallel import blank_part, each
+from sidestep.runtime.parallel import blank_part, map_stack
 from sidestep.safety.base import SafetyModel
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Program(Generic[R]):
     def __call__(self, safety: Safety, learners: Learner) -> R:
         if self._prepared is not None:
             self._run, self._prepared, self._compiled = self._prepared.result(), None, True
-        results: R = each(lambda learner: self._run(safety, learner), learners, compiled=self._compiled)
+        results: R = map_stack(lambda learner: self._run(safety, learner), learners, compiled=self._compiled)
         self._compiled = True
         return results
 

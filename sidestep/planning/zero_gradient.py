@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from sidestep.core.model import Model, OpenLoopPolicy, rollout_batch, sample_uniform_action
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 
 PROBES = 32  # sequences of random actions at which the gradient is computed
 
@@ -17,7 +17,7 @@ def has_zero_gradient(model: Model) -> bool:
     return float(_largest_derivative(model, jax.random.key(0))) == 0.0
 
 
-@run_once
+@jit_fast_compile
 def _largest_derivative(model: Model, key: jax.Array) -> jax.Array:
     def one(key):
         state = model.reset(key)

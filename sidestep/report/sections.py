@@ -87,7 +87,7 @@ def curves(folder: Folder) -> Html:
     histories = folder.histories
     if not histories:
         return missing("No test of the training is on record, so there are no curves.")
-    dotted = " Dotted uprights: a new round." if any(figures.epochs(rows)[1] for rows in histories) else ""
+    dotted = " Dotted vertical lines mark new rounds." if any(figures.epochs(rows)[1] for rows in histories) else ""
     several = " One line a seed." if folder.seeds else " One line for each policy that was trained beside the others."
     each = several if len(histories) > 1 else ""
     earned = f"Return of the tests, mean action; dots: feasible by the safety model.{each}{dotted}"

@@ -146,7 +146,7 @@ def _planner(settings: Settings, safety: Any) -> tuple[Any, Planner]:
         _compiled.clear()
         model: Any = load_model(settings["model"])
         rule = load_rule(settings.get("rule"), model)
-        config = settings_of(settings["method"], model, settings["epochs"], summed=safety.summed)
+        config = settings_of(settings["method"], model, settings["epochs"], per_step=safety.per_step)
         constraints = parse_constraints([settings["constraint"]], rule.scale)
         _compiled[what] = model, Planner(model, safety, constraints, config, rule.label)
     model, planner = _compiled[what]

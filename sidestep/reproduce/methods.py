@@ -18,9 +18,9 @@ PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "
 
 
 def settings_of(
-    method: str, model: Any, epochs: int | None, test_every: int | None = None, *, summed: bool = True
+    method: str, model: Any, epochs: int | None, test_every: int | None = None, *, per_step: bool = True
 ) -> PlanConfig:
     """The preset behind a method for this model, with side effects of single steps or not; `epochs` shortens it."""
-    config = preset_for(model, PRESETS[method], summed=summed)
+    config = preset_for(model, PRESETS[method], per_step=per_step)
     epochs = config.epochs if epochs is None else epochs
     return replace(config, epochs=epochs, test_every=min(test_every or config.test_every, epochs))

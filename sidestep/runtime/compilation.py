@@ -15,12 +15,12 @@ SELDOM: Options = {**_PLAIN, "xla_backend_optimization_level": 1}  # half the ti
 OFTEN: Options = {}
 
 
-def run_once(function: F) -> F:
+def jit_fast_compile(function: F) -> F:
     """`function`, compiled in a hurry: for programs that run a few times at most, on little."""
     return _compiled(function, ONCE)
 
 
-def run_seldom(function: F) -> F:
+def jit_balanced(function: F) -> F:
     """`function`, compiled quickly: for programs that run for a few seconds altogether."""
     return _compiled(function, SELDOM)
 

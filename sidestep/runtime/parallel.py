@@ -1,7 +1,7 @@
-"""The same compiled program for every part of a stack, parts beside each other on the cores.
+"""The same compiled program for every part of a stack, parts in parallel on the cores.
 
 One program for one part, called from several threads, is as fast on a CPU as a program for several parts at once, is
-compiled sooner, and gives a part the same result in any company, to the last bit.
+compiled sooner, and gives a part the same result however many run together, to the last bit.
 """
 
 import os
@@ -17,7 +17,7 @@ import numpy as np
 _workers = ThreadPoolExecutor(os.cpu_count())
 
 
-def each(run: Callable[[Any], Any], stack: Any, *, compiled: bool) -> Any:
+def map_stack(run: Callable[[Any], Any], stack: Any, *, compiled: bool) -> Any:
     """`run` of the parts of `stack`, which its arrays hold along their first axis; results are stacked again.
 
     Unless the program is `compiled`, one part goes first: several at once would compile it several times. A worker

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
-from sidestep.runtime.compilation import run_seldom
+from sidestep.runtime.compilation import jit_balanced
 from sidestep.safety.recurrent import PRECISION
 
 CHUNK = 512  # rows that a large batch is read by; every bucket of more than two chunks is a multiple of it
@@ -106,7 +106,7 @@ class SafetyModel(eqx.Module):
         return jax.lax.cumlogsumexp(log_probabilities, axis=log_probabilities.ndim - 1)[..., :-1]
 
     @property
-    def summed(self) -> bool:
+    def per_step(self) -> bool:
         """Side effects belong to single steps and are counted: it has `expected_counts`."""
         return False
 
@@ -116,7 +116,7 @@ class SafetyModel(eqx.Module):
         actions: Float[Array, "*batch time action"],
         length: Int[Array, "*batch"],
     ) -> Float[Array, "*batch categories"]:
-        """Expected number of steps of each category, for models that are `summed`."""
+        """Expected number of steps of each category, for models that are `per_step`."""
         raise NotImplementedError
 
     def with_standardisation(self, standardisation: Standardisation) -> Self:
@@ -254,11 +254,11 @@ def predict(model: SafetyModel, trajectory: Trajectory) -> Float[np.ndarray, "ba
     return probabilities_of(model, evidence_of(model, trajectory), len(trajectory))
 
 
-@run_seldom
+@jit_balanced
 def _evidence(model, parts):
     return in_chunks(lambda rows: model.evidence(*rows), parts)
 
 
-@run_seldom
+@jit_balanced
 def _probabilities(model, evidence):
     return jnp.exp(model.conclude(evidence))

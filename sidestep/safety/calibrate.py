@@ -8,7 +8,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from sidestep.runtime.compilation import run_seldom
+from sidestep.runtime.compilation import jit_balanced
 from sidestep.safety.base import SafetyModel
 
 M = TypeVar("M", bound=SafetyModel)
@@ -43,7 +43,7 @@ def uncalibrated(model: M) -> M:
     return model.with_calibration(type(model.calibration).identity())
 
 
-@run_seldom
+@jit_balanced
 def _log_loss(model: SafetyModel, evidence: Any, categories: Array) -> Float[Array, ""]:
     """Sum over the rows whose category is not -1, which is padding."""
     of_truth = jnp.take_along_axis(model.conclude(evidence), jnp.maximum(categories, 0)[:, None], axis=1)[:, 0]

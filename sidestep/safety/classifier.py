@@ -15,7 +15,7 @@ class Classifier(RecurrentModel):
     """softmax(W mean_t h_t + b), h_t from GRU (or LSTM) layers, with dropout between layers and before the head."""
 
     kind: ClassVar[str] = "classifier"
-    usual: ClassVar[Shape] = Shape(layers=2, units=64, dropout=0.5)
+    default_shape: ClassVar[Shape] = Shape(layers=2, units=64, dropout=0.5)
 
     calibration: Temperature
 

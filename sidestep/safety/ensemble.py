@@ -53,8 +53,8 @@ class Ensemble(SafetyModel):
         return self.members.input_weight
 
     @property
-    def summed(self) -> bool:
-        return self.members.summed
+    def per_step(self) -> bool:
+        return self.members.per_step
 
     def config(self) -> dict[str, Any]:
         return {"size": self.size, "member": self.members.kind, **self._first.config()}

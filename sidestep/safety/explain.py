@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sidestep.core.model import Trajectory
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 from sidestep.safety.base import SafetyModel, predict
 
 LISTED = 5  # steps named in words
 
 
-@run_once
+@jit_fast_compile
 def blame(
     model: SafetyModel,
     states: Float[Array, "*batch time state"],

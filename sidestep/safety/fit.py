@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
-from sidestep.runtime.compilation import run_once
-from sidestep.runtime.parallel import each
+from sidestep.runtime.compilation import jit_fast_compile
+from sidestep.runtime.parallel import map_stack
 from sidestep.safety.base import (
     SafetyModel,
     Standardisation,
@@ -103,7 +103,9 @@ def fit(
         rest = (chunk, train, held, draws.correction, options)
         stack = (state, keys, draws(len(chunk)))
         if isinstance(model, Ensemble):
-            state, train_loss, held_loss = each(lambda own, rest=rest: _advance(own, *rest), stack, compiled=look > 0)
+            state, train_loss, held_loss = map_stack(
+                lambda own, rest=rest: _advance(own, *rest), stack, compiled=look > 0
+            )
         else:
             state, train_loss, held_loss = _advance(stack, *rest)
         train_losses.append(float(np.mean(train_loss)))
@@ -315,4 +317,4 @@ def _run(
 
 
 _advance = eqx.filter_jit(_run)
-_start_members = run_once(eqx.filter_vmap(_start, in_axes=(eqx.if_array(0), None)))
+_start_members = jit_fast_compile(eqx.filter_vmap(_start, in_axes=(eqx.if_array(0), None)))

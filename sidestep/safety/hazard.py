@@ -21,7 +21,7 @@ class HazardModel(RecurrentModel):
     """
 
     kind: ClassVar[str] = "hazard"
-    usual: ClassVar[Shape] = Shape(layers=1, units=16, dropout=0.0, encoder=(64, 64, 8))
+    default_shape: ClassVar[Shape] = Shape(layers=1, units=16, dropout=0.0, encoder=(64, 64, 8))
 
     calibration: Stretch
 

@@ -12,7 +12,7 @@ from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.model import require_finite_weights
 from sidestep.core.records import Number, checked, to_json
-from sidestep.runtime.compilation import run_once
+from sidestep.runtime.compilation import jit_fast_compile
 from sidestep.runtime.serialisation import damaged, load_tree, read_header, require_room, save_tree
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.classifier import Classifier
@@ -94,7 +94,7 @@ def make_safety(
     return _fresh(kind, (state_size, action_size, categories), members, config, key)
 
 
-@run_once  # one program instead of one for each little array
+@jit_fast_compile  # one program instead of one for each little array
 def _fresh(kind: str, sizes: tuple[int, int, int], members: int, config: dict[str, Any], key: jax.Array) -> SafetyModel:
     def make(key: jax.Array) -> SafetyModel:
         return KINDS[kind](*sizes, key=key, **config)

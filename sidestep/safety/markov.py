@@ -114,7 +114,7 @@ class MarkovClassifier(SafetyModel):
         self.dropout = dropout
 
     @property
-    def summed(self) -> bool:
+    def per_step(self) -> bool:
         return True
 
     @property

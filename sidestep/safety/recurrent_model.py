@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 class RecurrentModel(SafetyModel):
     """Recurrent layers and a head on their outputs; what the head's numbers mean is the subclass's."""
 
-    usual: ClassVar[Shape]
+    default_shape: ClassVar[Shape]
 
     recurrent: Recurrent
     head_weight: Float[Array, "units outputs"]
@@ -49,9 +49,11 @@ class RecurrentModel(SafetyModel):
         dropout: float | None = None,
         encoder: tuple[int, ...] | None = None,
     ):
-        """What is not given is the kind's usual shape."""
+        """What is not given is the kind's default shape."""
         given: dict[str, Any] = {"layers": layers, "units": units, "dropout": dropout, "encoder": encoder}
-        shape = Shape(**{**self.usual._asdict(), **{name: value for name, value in given.items() if value is not None}})
+        shape = Shape(
+            **{**self.default_shape._asdict(), **{name: value for name, value in given.items() if value is not None}}
+        )
         check_sizes(state_size, action_size, categories)
         check_recurrent(cell, shape)
         recurrent_key, *head_keys = jax.random.split(key, 3)
