@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, get_args, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -278,15 +278,26 @@ class FinitePart(NamedTuple):
     encoding: np.ndarray  # (N, state size): the state vector of each state
 
 
+@runtime_checkable
 class FiniteModel(Model, Protocol):
     """A model with finitely many states and actions whose whole table is known."""
 
     finite: FinitePart
 
+    def indices(self, states: Float[Array, "*batch state"]) -> Int[Array, "*batch"]:
+        """The table index of each state vector."""
+
+    def action_indices(self, actions: Float[Array, "*batch action"]) -> Int[Array, "*batch"]:
+        """The index of each action vector."""
+
+
+def is_finite(model: Model) -> TypeGuard[FiniteModel]:
+    return isinstance(model, FiniteModel)
+
 
 def finite_part(model: Model) -> FinitePart | None:
     """The exact table of a finite model; None for any other model."""
-    return getattr(model, "finite", None)
+    return model.finite if is_finite(model) else None
 
 
 def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNGKeyArray) -> Float[Array, " action"]:

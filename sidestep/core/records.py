@@ -8,18 +8,43 @@ needs and the file lacks, or has in another form, is said in one sentence.
 
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NewType,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from sidestep.core.errors import InputError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+else:  # a checker at run time cannot follow a type that refers to itself
+    Json = object
+
+JsonObject: TypeAlias = dict[str, Json]
 Number = NewType("Number", float)  # any number, also one that is not finite
 T = TypeVar("T")
 
 
-def to_json(value: Any) -> Any:
+@overload
+def to_json(value: "DataclassInstance") -> JsonObject: ...
+@overload
+def to_json(value: object) -> Json: ...
+def to_json(value: object) -> Json:
     """A record, and what it is made of, as dictionaries, lists and plain values."""
     if is_dataclass(value) and not isinstance(value, type):
         plain = {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
@@ -29,14 +54,15 @@ def to_json(value: Any) -> Any:
         return [to_json(part) for part in value]
     if isinstance(value, dict):
         return {name: to_json(part) for name, part in value.items()}
-    return value
+    return cast(Json, value)
 
 
-def from_json(record: type[Any], data: Any, place: str) -> Any:
+def from_json(record: type[T], data: object, place: str) -> T:
     """The record that `to_json` wrote; `place` says in an error which file it came from."""
     if not isinstance(data, dict):
         raise InputError(f"expected the fields of a {_name(record)}, not {_shown(data)}", place=place)
-    values: dict[str, Any] = {}
+    assert is_dataclass(record)
+    values: dict[str, object] = {}
     hints = get_type_hints(record)
     for field in fields(record):
         if field.name in data:
@@ -46,7 +72,7 @@ def from_json(record: type[Any], data: Any, place: str) -> Any:
     return record(**values)
 
 
-def _read(kind: Any, value: Any, what: str, place: str) -> Any:
+def _read(kind: Any, value: object, what: str, place: str) -> object:
     """`value` as this kind of thing."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
