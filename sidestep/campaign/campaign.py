@@ -30,7 +30,6 @@ from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Result, audited_result
 from sidestep.core.errors import InputError
 from sidestep.core.records import to_json
-from sidestep.labels.votes import resolve
 
 VERIFYING = 4  # stream of keys: see the strategies for the others
 BLOCKS = 4  # in which the labels kept for verification are spent
@@ -166,7 +165,7 @@ class Campaign:
 
     def _save(self, state: State) -> None:
         setting = self.setting
-        evidence = Evidence(state, setting.constraints, setting.store, resolve(setting.store.log(), "newest"))
+        evidence = Evidence(state, setting.constraints, setting.store, setting.store.categories())
         setting.run.write_lines("rounds.jsonl", [one.to_json() for one in evidence.rounds])
         setting.run.save_state(self.strategy.arrays, to_json(state))
 

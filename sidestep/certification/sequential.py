@@ -45,7 +45,6 @@ from sidestep.core.constraints import Constraint
 from sidestep.core.errors import InputError
 from sidestep.core.model import Model, Policy, require_allowed, require_finite, rollout
 from sidestep.labels.store import Store
-from sidestep.labels.votes import resolve
 
 Status = Literal["undecided", "certified", "refused"]
 
@@ -154,7 +153,7 @@ def people_audit(
     run without one, whatever the order in which they were given.
     """
     audit = SequentialAudit(tuple(constraints), confidence, most)
-    category_of = resolve(store.log(), "newest")
+    category_of = store.categories()
     runs: list[int] = []
     key = jax.random.fold_in(key, number)
     state = audit.read([])

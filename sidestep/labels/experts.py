@@ -12,7 +12,6 @@ from sidestep.core.errors import InputError, LabelsNeeded
 from sidestep.core.model import Model, Trajectory
 from sidestep.labels.rules import Rule, find_rule, scale_of
 from sidestep.labels.store import Store
-from sidestep.labels.votes import resolve
 from sidestep.models.trust import GIVEN, Files
 
 Label = Callable[[Trajectory], Int[Array, " batch"]]
@@ -131,6 +130,6 @@ def expert_of(rule: str | None, people: bool, model: Model, scale: Scale | None 
 
 def _known(store: Store, ids: Sequence[int]) -> tuple[dict[int, int], list[int]]:
     """Those of these trajectories that have a label, with its category; and those that have none, each once."""
-    category_of = resolve(store.log(), "newest")
+    category_of = store.categories()
     wanted = dict.fromkeys(ids)
     return {i: category_of[i] for i in wanted if i in category_of}, [i for i in wanted if i not in category_of]

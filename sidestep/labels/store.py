@@ -195,9 +195,9 @@ class Store:
             )
 
     def labelled(self, resolve: Resolve = "newest") -> tuple[np.ndarray, "Trajectory", np.ndarray]:
-        """Ids, trajectories and categories of all that have a label; `resolve` settles disagreement (see `votes`)."""
+        """Ids, trajectories and categories of all that have a label."""
         with self.transaction("DEFERRED"):
-            category_of = votes.resolve(self.log(), resolve)
+            category_of = self.categories(resolve)
             where = "id IN (SELECT trajectory FROM labels)"
             ids, trajectories = self._trajectories(
                 f"SELECT id, length, steps, content FROM trajectories WHERE {where} ORDER BY id"
@@ -251,9 +251,13 @@ class Store:
         query = "SELECT trajectory, category, annotator, time FROM labels WHERE trajectory = ? ORDER BY id"
         return self._labels(query, (int(trajectory),))
 
+    def categories(self, resolve: Resolve = "newest") -> dict[int, int]:
+        """The category of every labelled trajectory, by id; `resolve` settles disagreement (see `votes`)."""
+        return votes.resolve(self.log(), resolve)
+
     def counts(self, resolve: Resolve = "newest") -> dict[str, int]:
         """The number of labelled trajectories in each category."""
-        categories = np.fromiter(votes.resolve(self.log(), resolve).values(), np.int64)
+        categories = np.fromiter(self.categories(resolve).values(), np.int64)
         return dict(
             zip(self.scale.categories, np.bincount(categories, minlength=len(self.scale)).tolist(), strict=True)
         )
