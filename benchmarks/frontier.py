@@ -40,9 +40,9 @@ Row = dict[str, Any]
 HORIZON, GOAL, START, DEVIATION = 20, (8.0, 9.0), (1.0, 1.0), np.sqrt(0.05)
 SLOW_ZONES = (((5.0, 4.5), 1.15), ((1.5, 3.0), 1.2))  # centre and decay
 X_RANGE, Y_RANGE = (-1.5, 10.0), (-2.5, 11.5)  # of positions; the ends of the dirty zone fall between cells
-FINE_STEP = 0.025  # of the points at which expectations are taken
-COARSE_MOVES, REFINED_MOVES = 13, 5  # values of a move on each axis: of all, then around the best
-PRICES = (0.0, 20.0, 25.0, 29.0, 33.0, 38.0, 45.0, 55.0, 80.0)
+FINE_STEP = 0.0125  # of the points at which expectations are taken
+COARSE_MOVES, REFINED_MOVES = 17, 9  # values of a move on each axis: of all, then around the best
+PRICES = (0.0, 20.0, 25.0, 29.0, 33.0, 38.0, 45.0, 55.0, 65.0, 80.0)
 SHARES = (0.95, 0.958, 0.969, 0.982)  # without side effects, for which limits are printed
 CHUNK = 2000  # trajectories rolled out at a time
 
