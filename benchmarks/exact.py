@@ -27,7 +27,7 @@ from sidestep.planning.presets import preset_for
 from sidestep.reproduce.exact import PENALTY, best_return, side_effects
 from sidestep.reproduce.experiments import FULL, find_maps
 from sidestep.reproduce.grid_work import judged
-from sidestep.reproduce.queries import random_queries
+from sidestep.reproduce.markov_ha_s import random_queries
 from sidestep.reproduce.tables import write_table
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety
@@ -46,7 +46,7 @@ def study(reference: str, seed: int) -> dict[str, Any]:
     constraints = parse_constraints([f"{rule.scale.categories[0]}>=1"], rule.scale)
     found = plan(model, safety, constraints, preset_for(model, "gradient"), plan_key)
     seconds = time.perf_counter() - start
-    best = best_return(model.finite, tables, [Bound(tables[PENALTY], 0.0, PENALTY)], 1.0)["return"]
+    best = best_return(model.finite, tables, [Bound(tables[PENALTY], 0.0, PENALTY)], 1.0).value
     row: dict[str, Any] = {"map": reference.rsplit("/")[-1], "seed": seed, "optimum": best}
     for name, sampled in (("likeliest", False), ("sampled", True)):
         worth = judged(model, found.policy, tables, sampled=sampled)

@@ -19,9 +19,9 @@ from sidestep.models.domains.driving.model import Driving
 from sidestep.reproduce.data import MixedPolicy
 from sidestep.reproduce.exact import PENALTY, over_horizon, side_effects
 from sidestep.reproduce.experiments import FULL, continuous_jobs, curve_jobs, find_maps, table1_jobs
+from sidestep.reproduce.grid_work import GridLimits
 from sidestep.reproduce.jobs import Job, Jobs
-from sidestep.reproduce.markov_ha_s import markov_ha_s, price_of_safety, state_features
-from sidestep.reproduce.queries import random_queries
+from sidestep.reproduce.markov_ha_s import markov_ha_s, price_of_safety, random_queries, state_features
 
 # Baselines and exact judgement
 
@@ -120,21 +120,21 @@ def test_full_size_jobs_are_what_the_paper_ran():
     assert [grid.name for grid in maps if grid.domain == "driving"] == [f"driving-{n}" for n in range(1, 6)]
     assert len({job.name for job in jobs}) == len(jobs) == 10 + 50 + 2 * 50 + 50
     asked = next(job for job in jobs if job.name == "boxpushing-1-markov-ha-s-seed0")
-    assert asked.settings["budgets"] == [2000, 4000, 6000, 7000]
+    assert asked.task.budgets == (2000, 4000, 6000, 7000)
     named = {job.name for job in jobs}
     assert all(need in named for job in jobs for need in job.needs)
     continuous = {job.name: job for job in continuous_jobs(range(5), FULL)}
     assert {"navigation-mfge-seeds0-4", "hvac-ppo-seeds0-4", "hvac-mbge-seeds0-4"} <= set(continuous)
     assert "hvac-mfge-seeds0-4" not in continuous
-    assert continuous["navigation-mbge-seeds0-4"].settings["epochs"] is None
+    assert continuous["navigation-mbge-seeds0-4"].task.epochs is None
     assert {job.name for job in curve_jobs(maps, range(5), FULL)} <= set(continuous) | named
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda folder: folder / "nowhere", "is no folder"),
-        (lambda folder: folder, "holds no .bp or .nav file"),
+        (lambda folder: folder / "nowhere", "is not a folder"),
+        (lambda folder: folder, "has no .bp or .nav file"),
     ],
 )
 def test_a_folder_without_maps_is_refused(tmp_path, make, sentence, capsys):
@@ -154,8 +154,8 @@ def map_file(tmp_path):
 
 
 def test_workers_write_the_same_as_this_process_and_finished_jobs_are_skipped(tmp_path, map_file):
-    jobs = [Job(f"limits-{n}", "limits", {"model": map_file}, group=str(n)) for n in range(2)]
-    jobs[1] = Job("limits-1", "limits", {"model": map_file}, group="1", needs=("limits-0",))
+    jobs = [Job(f"limits-{n}", GridLimits(map_file)) for n in range(2)]
+    jobs[1] = Job("limits-1", GridLimits(map_file), needs=("limits-0",))
     said: list[str] = []
     apart, here = Jobs(tmp_path / "apart"), Jobs(tmp_path / "here")
     apart.run(jobs, 2, said.append)
@@ -166,12 +166,12 @@ def test_workers_write_the_same_as_this_process_and_finished_jobs_are_skipped(tm
     apart.run(jobs, 2, said.append)
     assert said[-1] == "0 jobs to do, 2 found done"
     assert apart.file("limits-0").stat().st_mtime_ns == before
-    changed = Job("limits-0", "limits", {"model": f"{map_file}?horizon=100"}, group="0")
+    changed = Job("limits-0", GridLimits(f"{map_file}?horizon=100"))
     assert apart.record(changed) is None
 
 
 def test_bad_input_in_a_worker_comes_back_as_one_sentence(tmp_path):
-    job = Job("limits", "limits", {"model": str(tmp_path / "missing.bp")}, group="limits")
+    job = Job("limits", GridLimits(str(tmp_path / "missing.bp")))
     with pytest.raises(InputError, match=r"missing\.bp: the map cannot be read"):
         Jobs(tmp_path).run([job], 2, lambda text: None)
     assert not Jobs(tmp_path).file("limits").exists()
@@ -179,7 +179,7 @@ def test_bad_input_in_a_worker_comes_back_as_one_sentence(tmp_path):
 
 def test_a_job_whose_files_are_gone_is_not_done(tmp_path, map_file):
     jobs = Jobs(tmp_path)
-    job = Job("limits", "limits", {"model": map_file}, group="limits")
+    job = Job("limits", GridLimits(map_file))
     jobs.do(job)
     record = json.loads(jobs.file("limits").read_text())
     record["result"]["files"] = ["safety/x.safetensors"]

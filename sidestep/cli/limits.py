@@ -1,7 +1,6 @@
 """`sidestep limits`: the exact optimum of a finite model, with and without bounds on its side effects."""
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -10,13 +9,12 @@ from sidestep.core.errors import InputError
 from sidestep.finite.occupancy import Bound
 from sidestep.labels.rules import find_rule
 from sidestep.models import checked_model
-from sidestep.reproduce.exact import PENALTY, best_return, finite_part, side_effects
+from sidestep.reproduce.exact import PENALTY, Limit, best_return, require_finite, side_effects
 
 
 def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: float | None, as_json: bool) -> int:
     """0 when all bounds can be met, 1 when not."""
-    mdp: Any = checked_model(model)
-    finite = finite_part(mdp)
+    mdp = require_finite(checked_model(model))
     if discount is not None and not 0.0 < discount < 1.0:
         raise InputError(f"must lie between 0 and 1, not {discount}", place="--discount")
     expert = find_rule(rule, mdp)
@@ -31,12 +29,18 @@ def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: 
     elif PENALTY in tables:
         problems.append([Bound(tables[PENALTY], 0.0, PENALTY)])
     discounts = (1.0, mdp.spec.discount if discount is None else discount)
-    found = [best_return(finite, tables, bounds, d) for bounds in problems for d in discounts]
+    found = [best_return(mdp.finite, tables, bounds, d) for bounds in problems for d in discounts]
     if as_json:
-        say_json({"model": mdp.spec.name, "rule": expert.name if expert else None, "limits": found})
+        say_json(
+            {
+                "model": mdp.spec.name,
+                "rule": expert.name if expert else None,
+                "limits": [limit.to_json() for limit in found],
+            }
+        )
     else:
         _print(mdp.spec.name, found, list(tables))
-    return 0 if all(limit["feasible"] for limit in found) else 1
+    return 0 if all(limit.value is not None for limit in found) else 1
 
 
 def parse_bound(text: str, tables: dict[str, np.ndarray]) -> Bound:
@@ -60,16 +64,16 @@ def parse_bound(text: str, tables: dict[str, np.ndarray]) -> Bound:
     return Bound(np.sum([tables[each] for each in counted], axis=0), limit, name + worse)
 
 
-def _print(name: str, found: list[dict[str, Any]], tables: list[str]) -> None:
+def _print(name: str, found: list[Limit], tables: list[str]) -> None:
     rows: list[list[Part]] = []
     for limit in found:
-        within = "within " + ", ".join(limit["constraints"]) if limit["constraints"] else "unconstrained"
-        if limit["feasible"]:
-            figures = [f"{limit['return']:.3f}", *(f"{limit['side_effects'][each]:.4g}" for each in tables)]
+        within = "within " + ", ".join(limit.constraints) if limit.constraints else "unconstrained"
+        if limit.value is not None:
+            figures = [f"{limit.value:.3f}", *(f"{limit.side_effects[each]:.4g}" for each in tables)]
         else:
             figures = ["infeasible", *("-" for _ in tables)]
-        rows.append([within, f"{limit['discount']:g}", *figures])
+        rows.append([within, f"{limit.discount:g}", *figures])
     say((name, "bold"), ": best return until an end is reached, and the side effects of a policy that earns it")
     show_table(["problem", "discount", "best return", *tables], rows)
-    for reason in dict.fromkeys(limit["reason"] for limit in found if not limit["feasible"]):
+    for reason in dict.fromkeys(limit.reason for limit in found if limit.reason):
         say(reason)

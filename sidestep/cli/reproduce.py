@@ -32,7 +32,7 @@ class Request:
     def about(self, title: str, jobs: Jobs, of: Sequence[Job]) -> dict[str, Any]:
         """How a table came about, for its head."""
         records = [jobs.record(job) for job in of]
-        seconds = sum(record["seconds"] for record in records if record)
+        seconds = sum(record.seconds for record in records if record)
         note = {"note": QUICK_NOTE} if self.size.quick else {}
         return {
             "title": title + (" (quick version)" if self.size.quick else ""),
@@ -87,7 +87,7 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror}", place=f"--out {out}") from error
-    jobs = Jobs(out)
+    jobs = Jobs(out, request.command)
     quiet = quiet or as_json
     if quick:
         say(QUICK_NOTE, stderr=True, quiet=quiet)

@@ -5,8 +5,6 @@ later is not among them; so a share may come from explorers, and a share from mi
 stage of the learning or an explorer acts, with odds that each trajectory draws for itself.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +22,7 @@ COVERING: Shares = (0.4, 0.4, 0.2)
 class MixedPolicy(Policy):
     """Acts as `policy` with probability p, else as an explorer; p is drawn from [low, 1] at the first step."""
 
-    policy: Any
+    policy: Policy
     explorer: ExploringPolicy
     low: jax.Array  # 1: the policy alone; 0: any mixture
 
@@ -55,7 +53,7 @@ def learning_trajectories(
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts)
 
 
-def _stage(model: Model, policy: Any, key: PRNGKeyArray, count: int, shares: Shares) -> Trajectory:
+def _stage(model: Model, policy: Policy, key: PRNGKeyArray, count: int, shares: Shares) -> Trajectory:
     """What is gathered at one stage of one run, by the shares of the three sources."""
     keys = jax.random.split(key, 3)
     alone, mixed = round(shares[0] * count), round(shares[1] * count)

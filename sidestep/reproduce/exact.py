@@ -1,13 +1,14 @@
 """What can be known of a finite model without sampling: a rule's tables, the best returns, the worth of a policy."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 
 from sidestep.core.errors import Infeasible, InputError
-from sidestep.core.model import FinitePart
+from sidestep.core.model import FiniteModel, FinitePart, Model, is_finite
+from sidestep.core.records import JsonObject
 from sidestep.finite.graph import policy_matrix
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import evaluate, from_start, value_iteration
@@ -19,21 +20,42 @@ from sidestep.policies.networks import NetworkPolicy
 PENALTY = "penalty"
 
 
-def finite_part(model: Any) -> FinitePart:
-    """The table of a finite model; any other is refused."""
-    if not hasattr(model, "finite"):
-        domain = find_domain(model.spec.family)
-        elsewhere = f"; `{domain.limits}` computes it, with its error" if domain and domain.limits else ""
-        raise InputError(
-            f"'{model.spec.name}' is not a finite model (a grid map or a table of transitions), so its optimum cannot "
-            f"be computed exactly{elsewhere}"
-        )
-    return model.finite
+@dataclass(frozen=True)
+class Limit:
+    """The best return within constraints, and the side effects of a policy that earns it; or why there is none."""
+
+    constraints: tuple[str, ...]
+    discount: float
+    value: float | None
+    side_effects: dict[str, float]
+    reason: str = ""
+
+    def to_json(self) -> JsonObject:
+        found: JsonObject = {
+            "constraints": self.constraints,
+            "discount": self.discount,
+            "feasible": self.value is not None,
+            "return": self.value,
+            "side_effects": self.side_effects,
+        }
+        return found | {"reason": self.reason} if self.reason else found
 
 
-def side_effects(model: Any, rule: Rule) -> dict[str, np.ndarray]:
+def require_finite(model: Model) -> FiniteModel:
+    """The model, which has a table of transitions; any other is refused."""
+    if is_finite(model):
+        return model
+    domain = find_domain(model.spec.family)
+    elsewhere = f"; `{domain.limits}` computes it, with its error" if domain and domain.limits else ""
+    raise InputError(
+        f"'{model.spec.name}' is not a finite model (a grid map or a table of transitions), so its optimum cannot "
+        f"be computed exactly{elsewhere}"
+    )
+
+
+def side_effects(model: FiniteModel, rule: Rule) -> dict[str, np.ndarray]:
     """For each category but the best: in which pairs (N, A) the rule sees it; and, if it has one, the penalty."""
-    finite = finite_part(model)
+    finite = model.finite
     if rule.step_categories is None:
         raise InputError(
             f"the rule '{rule.name}' judges whole trajectories, and exact methods need side effects of single steps"
@@ -56,19 +78,13 @@ def _harmful(rule: Rule) -> tuple[str, ...]:
 
 def best_return(
     finite: FinitePart, tables: Mapping[str, np.ndarray], bounds: Sequence[Bound], discount: float
-) -> dict[str, Any]:
+) -> Limit:
     """The best return within the bounds, and how often the policy that earns it meets each table of side effects.
 
     Without bounds by value iteration, with them by the linear program; with a discount, expected numbers of side
     effects are discounted too.
     """
-    answer: dict[str, Any] = {
-        "constraints": [f"{bound.name}<={bound.limit:g}" for bound in bounds],
-        "discount": discount,
-        "feasible": True,
-        "return": None,
-        "side_effects": {},
-    }
+    constraints = tuple(f"{bound.name}<={bound.limit:g}" for bound in bounds)
     try:
         if bounds:
             optimum = occupancy_lp(finite, bounds, discount=discount)
@@ -79,9 +95,9 @@ def best_return(
             if not np.isfinite(value):
                 raise Infeasible("no policy is sure to reach an end, so the undiscounted return is -inf")
     except Infeasible as error:
-        return answer | {"feasible": False, "reason": str(error)}
+        return Limit(constraints, discount, None, {}, str(error))
     expected = {name: from_start(finite, evaluate(finite, policy, t, discount=discount)) for name, t in tables.items()}
-    return answer | {"return": value, "side_effects": expected}
+    return Limit(constraints, discount, value, expected)
 
 
 def over_horizon(
@@ -106,9 +122,9 @@ def over_horizon(
     return totals | {"ended": float(now @ finite.absorbing)}
 
 
-def policy_table(model: Any, policy: NetworkPolicy, *, sampled: bool) -> np.ndarray:
+def policy_table(model: FiniteModel, policy: NetworkPolicy, *, sampled: bool) -> np.ndarray:
     """The probabilities (N, A) of a network policy that sees the state alone, or its likeliest actions."""
-    encoding = jnp.asarray(finite_part(model).encoding, policy.observer.mean.dtype)
+    encoding = jnp.asarray(model.finite.encoding, policy.observer.mean.dtype)
     logits = np.asarray(policy.outputs(encoding), np.float64)
     if not sampled:
         return np.eye(logits.shape[1])[logits.argmax(axis=1)]

@@ -1,7 +1,7 @@
 """Which jobs each experiment consists of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sidestep.core.errors import InputError
@@ -9,7 +9,9 @@ from sidestep.models.domains import all_domains, domain_of_file
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.grids import built_in_maps
+from sidestep.reproduce.grid_work import Approval, GridLimits, Judge, PairClassifier, PlanGrid
 from sidestep.reproduce.jobs import Job
+from sidestep.reproduce.trajectory_work import PlanContinuous, TrajectoryClassifier
 
 GRIDS = {"boxpushing": Boxpushing, "driving": Driving}
 PAPER = {name: domain.paper for name, domain in all_domains().items()}
@@ -90,51 +92,44 @@ def _own_maps() -> list[GridMap]:
 
 def _maps_in(folder: Path) -> list[GridMap]:
     if not folder.is_dir():
-        raise InputError("is no folder", place=f"--maps {folder}")
+        raise InputError("is not a folder", place=f"--maps {folder}")
     found = ((path, domain_of_file(path)) for path in sorted(folder.rglob("*")))
     maps = [GridMap(d.name, f"{d.name}-{path.stem}", str(path)) for path, d in found if d and d.name in GRIDS]
     if not maps:
-        raise InputError("holds no .bp or .nav file", place=f"--maps {folder}")
+        raise InputError("has no .bp or .nav file", place=f"--maps {folder}")
     twice = {one.name for one in maps if [other.name for other in maps].count(one.name) > 1}
     if twice:
-        raise InputError(f"holds two maps with the name {sorted(twice)[0]}", place=f"--maps {folder}")
+        raise InputError(f"has two maps with the name {sorted(twice)[0]}", place=f"--maps {folder}")
     return maps
 
 
 def limit_job(grid: GridMap) -> Job:
-    return Job(f"{grid.name}-limits", "limits", {"model": grid.reference}, group="limits")
+    return Job(f"{grid.name}-limits", GridLimits(grid.reference), group="limits")
+
+
+def pair_task(grid: GridMap, seed: int, size: Size) -> PairClassifier:
+    file = f"safety/{grid.name}-pairs-seed{seed}.safetensors"
+    return PairClassifier(grid.reference, seed, PAPER[grid.domain].pair_labels, size.pair_steps, file)
 
 
 def pair_job(grid: GridMap, seed: int, size: Size) -> Job:
-    name = f"{grid.name}-pairs-seed{seed}"
-    settings = {
-        "model": grid.reference,
-        "seed": seed,
-        "labels": PAPER[grid.domain].pair_labels,
-        "steps": size.pair_steps,
-        "file": f"safety/{name}.safetensors",
-    }
-    return Job(name, "pair-classifier", settings, group=f"{grid.name}-pairs")
+    return Job(f"{grid.name}-pairs-seed{seed}", pair_task(grid, seed, size), group=f"{grid.name}-pairs")
 
 
-def approval_job(grid: GridMap, seed: int) -> Job:
-    settings = {"model": grid.reference, "seed": seed, "budgets": list(PAPER[grid.domain].query_budgets)}
-    return Job(f"{grid.name}-markov-ha-s-seed{seed}", "approval", settings, group=f"{grid.name}-markov-ha-s")
+def approval_job(grid: GridMap, seed: int, judge: Judge | None = None) -> Job:
+    task, judged = Approval(grid.reference, seed, PAPER[grid.domain].query_budgets, judge), "-judged" if judge else ""
+    group = f"{grid.name}-markov-ha-s"
+    return Job(f"{group}-seed{seed}{judged}", task, f"{group}{judged}")
+
+
+def grid_task(grid: GridMap, method: str, seed: int, size: Size) -> PlanGrid:
+    pairs = pair_task(grid, seed, size)
+    return PlanGrid(grid.reference, method, seed, NO_SIDE_EFFECTS, size.grid_epochs, pairs.labels, pairs.file)
 
 
 def grid_job(grid: GridMap, method: str, seed: int, size: Size) -> Job:
-    pairs = pair_job(grid, seed, size)
-    settings = {
-        "model": grid.reference,
-        "method": method,
-        "seed": seed,
-        "constraint": NO_SIDE_EFFECTS,
-        "epochs": size.grid_epochs,
-        "labels": pairs.settings["labels"],
-        "safety": pairs.settings["file"],
-    }
-    group = f"{grid.name}-{method.lower()}"
-    return Job(f"{group}-seed{seed}", "plan-grid", settings, group, needs=(pairs.name,))
+    group, needs = f"{grid.name}-{method.lower()}", (pair_job(grid, seed, size).name,)
+    return Job(f"{group}-seed{seed}", grid_task(grid, method, seed, size), group, needs)
 
 
 def table1_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Job]:
@@ -145,46 +140,43 @@ def table1_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> li
     return jobs + [approval_job(grid, seed) for grid in maps for seed in seeds]
 
 
-def recurrent_job(name: str, model: str, rule: str | None, seed: int, size: Size, domain: str) -> Job:
+def recurrent_task(name: str, model: str, rule: str | None, seed: int, size: Size) -> TrajectoryClassifier:
     """On the grids trajectories are gathered at ten stages while the goal is being found; later they look alike."""
-    kind = "grid" if domain in GRIDS else "continuous"
-    settings = {
-        "model": model,
-        "rule": rule,
-        "seed": seed,
-        "epochs": size.gathering_epochs[kind],
-        "test_every": size.gathering_epochs[kind] // 10 if kind == "grid" else 25,
-        "runs": size.gathering_runs,
-        "labels": size.trajectories[kind],
-        "steps": size.trajectory_steps[kind],
-        "units": 32 if kind == "grid" else 64,
-        "learning_rate": 1e-3 if kind == "grid" else 5e-3,
-        "file": f"safety/{name}.safetensors",
-    }
-    return Job(name, "trajectory-classifier", settings, group=name)
+    grid = rule is not None
+    kind = "grid" if grid else "continuous"
+    return TrajectoryClassifier(
+        model,
+        rule,
+        seed,
+        epochs=size.gathering_epochs[kind],
+        test_every=size.gathering_epochs[kind] // 10 if grid else 25,
+        runs=size.gathering_runs,
+        labels=size.trajectories[kind],
+        steps=size.trajectory_steps[kind],
+        units=32 if grid else 64,
+        learning_rate=1e-3 if grid else 5e-3,
+        file=f"safety/{name}.safetensors",
+    )
+
+
+def classifier_job(domain: str, seed: int, size: Size) -> Job:
+    name = f"{domain}-classifier-seed{seed}"
+    return Job(name, recurrent_task(name, domain, None, seed, size))
 
 
 def continuous_job(domain: str, method: str, seeds: Sequence[int], size: Size) -> Job:
     """All seeds in one job; they share a safety model, which is fitted with the first seed."""
-    classifier = recurrent_job(f"{domain}-classifier-seed{seeds[0]}", domain, None, seeds[0], size, domain)
-    free = method == "PPO"
-    settings = {
-        "model": domain,
-        "method": method,
-        "seeds": list(seeds),
-        "constraint": None if free else MOSTLY_FREE,
-        "epochs": size.continuous_epochs,
-        "safety": None if free else classifier.settings["file"],
-    }
     name = f"{domain}-{method.lower()}-seeds{seeds[0]}-{seeds[-1]}"
-    return Job(name, "plan-continuous", settings, name, needs=() if free else (classifier.name,))
+    task = PlanContinuous(domain, method, tuple(seeds), size.continuous_epochs)
+    if method == "PPO":
+        return Job(name, task)
+    classifier = classifier_job(domain, seeds[0], size)
+    file = f"safety/{classifier.name}.safetensors"
+    return Job(name, replace(task, constraint=MOSTLY_FREE, safety=file), needs=(classifier.name,))
 
 
 def continuous_jobs(seeds: Sequence[int], size: Size) -> list[Job]:
-    classifiers = [
-        recurrent_job(f"{domain}-classifier-seed{seeds[0]}", domain, None, seeds[0], size, domain)
-        for domain in CONTINUOUS_METHODS
-    ]
+    classifiers = [classifier_job(domain, seeds[0], size) for domain in CONTINUOUS_METHODS]
     plans = [continuous_job(domain, method, seeds, size) for domain, of in CONTINUOUS_METHODS.items() for method in of]
     return classifiers + plans
 
@@ -196,8 +188,7 @@ def curve_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> lis
     if first is not None:
         jobs = [pair_job(first, seeds[0], size), grid_job(first, "MBGE", seeds[0], size)]
     for domain in CONTINUOUS_METHODS:
-        jobs.append(recurrent_job(f"{domain}-classifier-seed{seeds[0]}", domain, None, seeds[0], size, domain))
-        jobs.append(continuous_job(domain, "MBGE", seeds, size))
+        jobs += [classifier_job(domain, seeds[0], size), continuous_job(domain, "MBGE", seeds, size)]
     return jobs
 
 
@@ -222,38 +213,27 @@ NON_MARKOV_METHODS = ("MBGE", "MF-Lagrange", "MBGE, Markov classifier", "Markov-
 
 
 def non_markov_job(grid: GridMap, method: str, seed: int, seeds: Sequence[int], size: Size) -> Job:
-    judged = {"judge": "share", "rollouts": size.rollouts}
+    judge = Judge("share", size.rollouts)
     if method == "Markov-HA-S":
-        asked = approval_job(grid, seed)
-        return Job(f"{asked.name}-judged", "approval", asked.settings | judged, f"{asked.group}-judged")
+        return approval_job(grid, seed, judge)
     if method == "MBGE, Markov classifier":
-        planned = grid_job(grid, "MBGE", seed, size)
-        settings = planned.settings | judged
-        return Job(f"{grid.name}-markov-mbge-seed{seed}", planned.kind, settings, f"{grid.name}-markov", planned.needs)
-    classifier = _non_markov_classifier(grid, seeds, size)
-    settings = {
-        "model": grid.reference,
-        "rule": "share",
-        "method": method,
-        "seed": seed,
-        "constraint": MOSTLY_SAFE,
-        "epochs": size.non_markov_epochs,
-        "labels": classifier.settings["labels"],
-        "safety": classifier.settings["file"],
-        **judged,
-    }
-    group = f"{grid.name}-{method.lower()}-recurrent"
-    return Job(f"{group}-seed{seed}", "plan-grid", settings, group, needs=(classifier.name,))
+        task = replace(grid_task(grid, "MBGE", seed, size), judge=judge)
+        needs = (pair_job(grid, seed, size).name,)
+        return Job(f"{grid.name}-markov-mbge-seed{seed}", task, f"{grid.name}-markov", needs)
+    name, fitted = _non_markov_classifier(grid, seeds, size)
+    epochs, group = size.non_markov_epochs, f"{grid.name}-{method.lower()}-recurrent"
+    task = PlanGrid(grid.reference, method, seed, MOSTLY_SAFE, epochs, fitted.labels, fitted.file, "share", judge)
+    return Job(f"{group}-seed{seed}", task, group, needs=(name,))
 
 
-def _non_markov_classifier(grid: GridMap, seeds: Sequence[int], size: Size) -> Job:
+def _non_markov_classifier(grid: GridMap, seeds: Sequence[int], size: Size) -> tuple[str, TrajectoryClassifier]:
     name = f"{grid.name}-classifier-seed{seeds[0]}"
-    return recurrent_job(name, grid.reference, "share", seeds[0], size, grid.domain)
+    return name, recurrent_task(name, grid.reference, "share", seeds[0], size)
 
 
 def non_markov_jobs(maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Job]:
     """The supplement's experiment: `maps` come from `non_markov_maps`."""
-    jobs = [_non_markov_classifier(grid, seeds, size) for grid in maps]
+    jobs = [Job(*_non_markov_classifier(grid, seeds, size)) for grid in maps]
     jobs += [pair_job(grid, seed, size) for grid in maps for seed in seeds]
     return jobs + [
         non_markov_job(grid, method, seed, seeds, size)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -12,7 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from sidestep.reproduce.experiments import CONTINUOUS_METHODS, GridMap, Size, continuous_job, grid_job
-from sidestep.reproduce.jobs import Jobs
+from sidestep.reproduce.jobs import Figures, Jobs
 from sidestep.reproduce.tables import last_tests
 from sidestep.runtime.files import save_picture
 
@@ -53,7 +52,7 @@ def continuous_curve(jobs: Jobs, domain: str, seeds: Sequence[int], size: Size) 
 
 def _course(
     title: str,
-    tests: list[dict[str, Any]],
+    tests: list[Figures],
     reward: str,
     band: list[tuple[float, float]],
     second: str,

@@ -1,7 +1,9 @@
-"""Jobs: independent pieces of an experiment, each with a file of its own, so that a stopped run goes on where it was.
+"""The runner of experiments: jobs as data, each with a file of its own, so that a stopped run continues where it was.
 
-A job is data (a kind and settings), so that it can be done in another process and so that its file says how its numbers
-came about. Jobs of one group run after one another in one process, since they share compiled programs.
+A task is a frozen dataclass: its fields are all that its result depends on, so that it can be done in another process
+and its file says how its numbers came about. A job that was done with the same fields is not done again. Jobs of one
+group run one after another in one process, since they share compiled programs. `sidestep reproduce` and the
+benchmarks use the same runner: `python -m sidestep.reproduce.jobs OUT` is its worker, with jobs on standard input.
 """
 
 import json
@@ -10,71 +12,124 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from sidestep import __version__
 from sidestep.core.errors import InputError
+from sidestep.core.records import checked, from_json, to_json
 from sidestep.runtime.files import atomic_write
 
+Figures = dict[str, Any]  # what a job found, as JSON; "files" are those that it wrote, in the jobs' folder
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # workers share the cores by jobs, not by threads
 PAUSE = 0.2  # seconds between two looks at the workers
 
 
+class Task(Protocol):
+    """What a job does; a frozen dataclass."""
+
+    def run(self, out: Path) -> Figures:
+        """Do it; files go into `out`."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """`kind` names the function that does it (see `work.KINDS`), `needs` the jobs whose results it reads."""
+    """`needs` names the jobs whose files this one reads; jobs of one `group` share a process."""
+
+    name: str
+    task: Task
+    group: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Where the task's class is found, also when its file is the program that runs."""
+        module = type(self.task).__module__
+        return f"{Path(sys.argv[0]).stem if module == '__main__' else module}:{type(self.task).__qualname__}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A job's file."""
 
     name: str
     kind: str
-    settings: dict[str, Any] = field(hash=False)
-    group: str
-    needs: tuple[str, ...] = ()
+    settings: Figures
+    command: str
+    version: str
+    commit: str
+    finished: str
+    seconds: float
+    result: Figures
+
+
+@cache
+def commit() -> str:
+    """The commit of the code that runs, with "+" where files were changed since; empty where git cannot tell."""
+    here = Path(__file__).parent
+    try:
+        shown = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return shown.stdout.strip()
+
+
+def command() -> str:
+    """What was typed."""
+    program = Path(sys.argv[0])
+    name = f"python benchmarks/{program.name}" if program.suffix == ".py" else program.name
+    return " ".join([name, *sys.argv[1:]])
 
 
 class Jobs:
-    """The files of the jobs of one folder."""
+    """The jobs of one folder."""
 
-    def __init__(self, out: Path) -> None:
-        self.out, self.folder = out, out / "jobs"
+    def __init__(self, out: Path, command: str = "") -> None:
+        self.out, self.folder, self.command = out, out / "jobs", command
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name}.json"
 
-    def record(self, job: Job) -> dict[str, Any] | None:
+    def record(self, job: Job) -> Record | None:
         """What the job's file says; None when it was not done yet, or with other settings."""
+        file = self.file(job.name)
         try:
-            record = json.loads(self.file(job.name).read_text(encoding="utf-8"))
+            found = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot be read ({error}); remove it", place=str(self.file(job.name))) from None
-        files = record.get("result", {}).get("files", [])
-        same = record.get("kind") == job.kind and record.get("settings") == job.settings
-        return record if same and all((self.out / name).is_file() for name in files) else None
+            raise InputError(f"cannot be read ({error}); remove it", place=str(file)) from None
+        if not isinstance(found, dict) or "commit" not in found:
+            return None  # of an earlier version
+        record = checked(Record, found, str(file))
+        same = record.kind == job.kind and record.settings == to_json(job.task)
+        return record if same and all((self.out / name).is_file() for name in record.result.get("files", [])) else None
 
-    def result(self, job: Job) -> dict[str, Any]:
+    def result(self, job: Job) -> Figures:
         record = self.record(job)
         assert record is not None, f"the job {job.name} was not done"
-        return record["result"]
+        return record.result
 
     def do(self, job: Job) -> None:
         """Do the job in this process and write its file."""
-        from sidestep.reproduce.work import KINDS
-
         begun = time.perf_counter()
-        result = KINDS[job.kind](job.settings, self)
-        record = {
-            **{name: value for name, value in asdict(job).items() if name not in ("group", "needs")},
-            "version": __version__,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": time.perf_counter() - begun,
-            "result": result,
-        }
         self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(self.file(job.name), json.dumps(record, indent=1, allow_nan=False))
+        result = job.task.run(self.out)
+        settings = to_json(job.task)
+        assert isinstance(settings, dict)
+        now, seconds = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter() - begun
+        record = Record(job.name, job.kind, settings, self.command, __version__, commit(), now, seconds, result)
+        atomic_write(self.file(job.name), json.dumps(to_json(record), indent=1, allow_nan=False) + "\n")
 
     def run(self, jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
         """Do what is not done yet, so many groups at a time."""
@@ -82,80 +137,91 @@ class Jobs:
         left = sum(len(group) for group in waiting)
         say(f"{left} jobs to do, {len(jobs) - left} found done")
         self.folder.mkdir(parents=True, exist_ok=True)
-        if workers == 1:
-            for group in _in_order(waiting):
-                for job in group:
-                    self.do(job)
-                    say(f"done: {job.name}")
-            return
-        self._in_processes(waiting, workers, say)
+        if workers > 1:
+            self._in_processes(waiting, workers, say)
+        while waiting:
+            group = next(iter(_ready(waiting, waiting)), None)
+            assert group is not None, "jobs need one another in a circle"
+            for job in group:
+                self.do(job)
+                say(f"done: {job.name}")
+            waiting.remove(group)
 
     def _in_processes(self, waiting: list[list[Job]], workers: int, say: Callable[[str], None]) -> None:
-        running: dict[subprocess.Popen[str], list[Job]] = {}
+        running: list[_Worker] = []
         try:
             while waiting or running:
-                unfinished = {job.name for group in (*waiting, *running.values()) for job in group}
-                for group in list(waiting):
-                    own = {job.name for job in group}
-                    if len(running) < workers and not _needs(group) & (unfinished - own):
-                        waiting.remove(group)
-                        running[self._start(group)] = group
+                unfinished = [*waiting, *(worker.group for worker in running)]
+                for group in _ready(waiting, unfinished)[: workers - len(running)]:
+                    waiting.remove(group)
+                    running.append(_Worker(self, group))
                 time.sleep(PAUSE)
-                for worker in [worker for worker in running if worker.poll() is not None]:
-                    group = running.pop(worker)
-                    _check(worker, group)
-                    say(f"done: {', '.join(job.name for job in group)}")
+                for worker in [worker for worker in running if worker.process.poll() is not None]:
+                    running.remove(worker)
+                    worker.check()
+                    say(f"done: {', '.join(job.name for job in worker.group)}")
         finally:
             for worker in running:
-                worker.terminate()
+                worker.process.terminate()
 
-    def _start(self, group: list[Job]) -> "subprocess.Popen[str]":
+
+class _Worker:
+    """A process that does the jobs of a group."""
+
+    def __init__(self, jobs: Jobs, group: list[Job]) -> None:
+        self.group, self.log = group, jobs.folder / f"{group[0].name}.log"
         flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
-        log = (self.folder / f"{group[0].name}.log").open("w+", encoding="utf-8")
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "sidestep.reproduce.work", str(self.out)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            text=True,
-            env={**os.environ, "XLA_FLAGS": flags},
-        )
-        log.close()
-        assert worker.stdin is not None
-        worker.stdin.write(json.dumps([asdict(job) for job in group]))
-        worker.stdin.close()
-        worker.log = Path(log.name)  # type: ignore[attr-defined]
-        return worker
+        with self.log.open("w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sidestep.reproduce.jobs", str(jobs.out), jobs.command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+                env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        assert self.process.stdin is not None
+        with self.process.stdin as given:
+            json.dump([{"name": job.name, "kind": job.kind, "settings": to_json(job.task)} for job in group], given)
 
-
-def _check(worker: Any, group: list[Job]) -> None:
-    """A worker's failure is ours: bad input in one sentence, anything else with what it said."""
-    said = worker.log.read_text(encoding="utf-8").strip()
-    if worker.returncode == 2 and said:
-        raise InputError(said.splitlines()[-1].removeprefix("sidestep: "))
-    if worker.returncode != 0:
-        raise RuntimeError(f"the worker of {group[0].name} ended with {worker.returncode}:\n{said[-4000:]}")
-    worker.log.unlink()
+    def check(self) -> None:
+        """A worker's failure is ours: bad input in one sentence, anything else with what it said."""
+        said = self.log.read_text(encoding="utf-8").strip()
+        status = self.process.returncode
+        if status == 2 and said:
+            raise InputError(said.splitlines()[-1].removeprefix("sidestep: "))
+        if status != 0:
+            raise RuntimeError(f"the worker of {self.group[0].name} ended with {status}:\n{said[-4000:]}")
+        self.log.unlink()
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
     groups: dict[str, list[Job]] = {}
     for job in jobs:
-        groups.setdefault(job.group, []).append(job)
+        groups.setdefault(job.group or job.name, []).append(job)
     return list(groups.values())
 
 
-def _needs(group: Sequence[Job]) -> set[str]:
-    return {name for job in group for name in job.needs}
+def _ready(waiting: list[list[Job]], unfinished: list[list[Job]]) -> list[list[Job]]:
+    """The groups that need nothing of those that are not finished, but of themselves."""
+    names = {job.name for group in unfinished for job in group}
+    return [g for g in waiting if not {n for job in g for n in job.needs} & (names - {job.name for job in g})]
 
 
-def _in_order(groups: list[list[Job]]) -> list[list[Job]]:
-    """Those that need nothing first, then those that need them, and so on."""
-    waiting, ordered = list(groups), []
-    while waiting:
-        unfinished = {job.name for group in waiting for job in group}
-        ready = [group for group in waiting if not _needs(group) & (unfinished - {job.name for job in group})]
-        assert ready, "jobs need one another in a circle"
-        ordered += ready
-        waiting = [group for group in waiting if group not in ready]
-    return ordered
+def _do_all(given: IO[str], jobs: Jobs) -> None:
+    for job in json.load(given):
+        module, _, name = job["kind"].partition(":")
+        jobs.do(Job(job["name"], from_json(getattr(import_module(module), name), job["settings"], job["name"])))
+
+
+def main() -> int:
+    try:
+        _do_all(sys.stdin, Jobs(Path(sys.argv[1]), sys.argv[2]))
+    except InputError as error:
+        print(f"sidestep: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

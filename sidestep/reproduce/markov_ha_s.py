@@ -9,23 +9,47 @@ Here lexicographic value iteration lets every single choice lose the slack. Wher
 it many times over, or find the safe choice beyond it. Slack in total, by linear programs, does neither.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sidestep.core.model import FiniteModel, Trajectory
+from sidestep.finite.graph import reachable
 from sidestep.finite.lexicographic import lexicographic, lexicographic_lp
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.values import from_start, value_iteration
 from sidestep.labels.rules import Rule
+from sidestep.labels.store import single_steps
+from sidestep.models.grids import Grid
 from sidestep.reproduce.exact import PENALTY, side_effects
-from sidestep.reproduce.queries import Answers, random_queries
 
 TREES = 100
 
-
 Slack = Literal["choice", "total"]
+
+
+class Answers(NamedTuple):
+    """Pairs that were asked about, by their place in the table, and what the expert said."""
+
+    states: np.ndarray
+    actions: np.ndarray
+    pairs: Trajectory  # the same as trajectories of one step
+    categories: np.ndarray
+
+
+def random_queries(model: FiniteModel, rule: Rule, budget: int, key: PRNGKeyArray) -> Answers:
+    """`budget` pairs out of those that a trajectory can meet, none twice; a larger budget asks about all of them."""
+    finite = model.finite
+    actions = finite.reward.shape[1]
+    met = reachable(finite, np.ones(finite.reward.shape, bool)) & ~finite.absorbing
+    every = np.flatnonzero(np.repeat(met, actions))
+    chosen = every[np.asarray(jax.random.permutation(key, len(every)))[:budget]]
+    state, action = np.divmod(chosen, actions)
+    pairs = single_steps(finite.encoding[state], np.eye(actions)[action], finite.reward[state, action])
+    assert rule.step_categories is not None
+    return Answers(state, action, pairs, np.asarray(rule.step_categories(pairs))[:, 0])
 
 
 class ApprovalPlan(NamedTuple):
@@ -35,7 +59,7 @@ class ApprovalPlan(NamedTuple):
     queries: int  # the budget, or the number of pairs if that is smaller
 
 
-def markov_ha_s(model: Any, rule: Rule, budget: int, key: PRNGKeyArray) -> ApprovalPlan:
+def markov_ha_s(model: Grid, rule: Rule, budget: int, key: PRNGKeyArray) -> ApprovalPlan:
     """Ask, learn the penalty, plan."""
     query_key, forest_key = jax.random.split(key)
     answers = random_queries(model, rule, budget, query_key)
@@ -49,15 +73,15 @@ def markov_ha_s(model: Any, rule: Rule, budget: int, key: PRNGKeyArray) -> Appro
     return ApprovalPlan(policies, predicted, slack, len(answers.states))
 
 
-def price_of_safety(model: Any, rule: Rule) -> float:
+def price_of_safety(model: Grid, rule: Rule) -> float:
     """What the best plan without side effects costs more than the best plan."""
     best = from_start(model.finite, value_iteration(model.finite).values)
     return best - occupancy_lp(model.finite, [Bound(side_effects(model, rule)[PENALTY], 0.0, PENALTY)]).value
 
 
-def predicted_penalty(model: Any, answers: Answers, penalty: float, seed: int) -> np.ndarray:
+def predicted_penalty(model: Grid, answers: Answers, penalty: float, seed: int) -> np.ndarray:
     """The forest's penalty of every pair (N, A): 0 where the expert approves, `penalty` where not."""
-    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.ensemble import RandomForestRegressor  # takes a second
 
     states, actions = model.finite.reward.shape
     features, choices = state_features(model), np.eye(actions)
@@ -68,7 +92,7 @@ def predicted_penalty(model: Any, answers: Answers, penalty: float, seed: int) -
     return forest.predict(every).reshape(states, actions)
 
 
-def state_features(model: Any) -> np.ndarray:
+def state_features(model: Grid) -> np.ndarray:
     """Of each state (N, F): where it is as numbers, its status, and the kind of ground under the agent."""
     row, column = np.divmod(model.cell, len(model.map[0]))
     status = model.status[:, None] == np.arange(len(model.statuses))[None, :]

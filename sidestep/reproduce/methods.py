@@ -9,8 +9,8 @@ MF-Lagrange  the paper's model-free variant on the grids: the classifier's outpu
 """
 
 from dataclasses import replace
-from typing import Any
 
+from sidestep.core.model import Model
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.presets import preset_for
 
@@ -18,7 +18,7 @@ PRESETS = {"PPO": "ppo", "MBGE": "paper", "MFGE": "paper-mfge", "MF-Lagrange": "
 
 
 def settings_of(
-    method: str, model: Any, epochs: int | None, test_every: int | None = None, *, per_step: bool = True
+    method: str, model: Model, epochs: int | None, test_every: int | None = None, *, per_step: bool = True
 ) -> PlanConfig:
     """The preset behind a method for this model, with side effects of single steps or not; `epochs` shortens it."""
     config = preset_for(model, PRESETS[method], per_step=per_step)

@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,18 +23,18 @@ from sidestep.reproduce.experiments import (
     limit_job,
     non_markov_job,
 )
-from sidestep.reproduce.jobs import Jobs
+from sidestep.reproduce.jobs import Figures, Jobs
 from sidestep.reproduce.printed import BEST_KNOWN, CONTINUOUS, TABLE_1
 from sidestep.runtime.files import atomic_write
 
-Row = dict[str, Any]
+Row = Figures
 LAST_EPOCHS = 200  # of a continuous run that the paper looks at
 APPROVAL = {"Markov-HA-S": "choice", "Markov-HA-S, slack in total": "total"}
 ACTIONS = {"sampled": "sampled", "likeliest": "most likely"}
 
 
 def table1_rows(jobs: Jobs, maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Row]:
-    """A row a domain, method and way of acting; figures are over maps, seeds and (Markov-HA-S) budgets."""
+    """One row per domain, method and way of acting; figures are over maps, seeds and (Markov-HA-S) budgets."""
     rows = []
     for domain in GRIDS:
         own = [grid for grid in maps if grid.domain == domain]
@@ -48,7 +47,7 @@ def table1_rows(jobs: Jobs, maps: Sequence[GridMap], seeds: Sequence[int], size:
 
 
 def table1_by_map(jobs: Jobs, maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Row]:
-    """The same with a row a map."""
+    """The same, one row per map."""
     return [
         {"map": grid.name, **_table1_row(grid.domain, method, actions, runs, _mean_limit(jobs, [grid]))}
         for grid in maps
@@ -80,7 +79,9 @@ def _mean_limit(jobs: Jobs, maps: Sequence[GridMap]) -> dict[str, dict[str, floa
     }
 
 
-def _table1_row(domain: str, method: str, actions: str, runs: list[dict[str, float]], limit: Any) -> Row:
+def _table1_row(
+    domain: str, method: str, actions: str, runs: list[dict[str, float]], limit: dict[str, dict[str, float]]
+) -> Row:
     reward, penalty = TABLE_1.get((domain, method), (None, None))
     own = {key: np.array([run[key] for run in runs]) for key in ("discounted", "return", "penalty", "ended")}
     return {
@@ -105,7 +106,7 @@ def _table1_row(domain: str, method: str, actions: str, runs: list[dict[str, flo
 
 
 def continuous_rows(jobs: Jobs, seeds: Sequence[int], size: Size) -> list[Row]:
-    """A row a domain and method, over the tests of the last epochs of all runs."""
+    """One row per domain and method, over the tests of the last epochs of all runs."""
     rows = []
     for domain, methods in CONTINUOUS_METHODS.items():
         for method in methods:
@@ -147,7 +148,7 @@ def last_tests(jobs: Jobs, domain: str, method: str, seeds: Sequence[int], size:
 
 
 def non_markov_rows(jobs: Jobs, maps: Sequence[GridMap], seeds: Sequence[int], size: Size) -> list[Row]:
-    """A row a map, method and way of acting."""
+    """One row per map, method and way of acting."""
     rows = []
     for grid in maps:
         for method in NON_MARKOV_METHODS:
@@ -175,7 +176,7 @@ def non_markov_rows(jobs: Jobs, maps: Sequence[GridMap], seeds: Sequence[int], s
     return rows
 
 
-def write_table(folder: Path, name: str, rows: list[Row], about: dict[str, Any]) -> dict[str, Any]:
+def write_table(folder: Path, name: str, rows: list[Row], about: Figures) -> Figures:
     """The table as name.md, name.csv and name.json; `about` says what it is and how it was made."""
     document = {**about, "rows": rows}
     text = io.StringIO()
@@ -188,7 +189,7 @@ def write_table(folder: Path, name: str, rows: list[Row], about: dict[str, Any])
     return document
 
 
-def markdown(rows: list[Row], about: dict[str, Any]) -> str:
+def markdown(rows: list[Row], about: Figures) -> str:
     lines = [f"# {about['title']}", "", *(f"{key}: {value}  " for key, value in about.items() if key != "title"), ""]
     return "\n".join([*lines, markdown_table(rows)]) + "\n"
 
@@ -199,7 +200,7 @@ def markdown_table(rows: list[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
