@@ -7,17 +7,17 @@ repetition counts as false when any of its audits certifies any of the constrain
 number of audits and constraints.
 """
 
-import argparse
-import json
 import tempfile
 from collections.abc import Callable
-from datetime import date
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from runner import parser, results
 
 from sidestep.certification.auditor import Auditor
 from sidestep.certification.bounds import judge
@@ -27,9 +27,10 @@ from sidestep.certification.sequential import SequentialAudit
 from sidestep.core.constraints import Constraint, Scale, parse_constraints
 from sidestep.core.model import FunctionPolicy, Space, Spec, Variable
 from sidestep.labels.rules import Rule
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, write_table
 from sidestep.runs.folder import Run
 
-RESULTS = Path(__file__).parent / "results"
 ROLLOUTS = 2000
 CONFIDENCE = 0.95
 CASES = {"one": ["none>=0.95"], "three": ["none>=0.9", "severe<=0.02", "mild<=0.08"]}
@@ -115,57 +116,54 @@ def whole_product(audits: int, repetitions: int) -> float:
     return wrong / repetitions
 
 
-def study(repetitions: int, product: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
+@dataclass(frozen=True)
+class FalseCertificates:
+    """How often any of so many audits of a run certifies what is not so."""
 
-    def add(method: str, case: str, audits: int, number: int, share: float) -> None:
-        error = float(np.sqrt(0.05 * 0.95 / number))
-        row = {"audit": method, "constraints": case, "audits": audits, "repetitions": number, "false": share}
-        rows.append(row | {"allowed": 0.05 + 3 * error})
-        print(rows[-1], flush=True)
+    audit: Literal["fixed", "sequential", "fixed, the whole product"]
+    constraints: Literal["one", "three"]
+    audits: int
+    repetitions: int
 
-    for case, texts in CASES.items():
-        constraints = parse_constraints(texts, Scale())
-        for method, make in (("fixed", fixed), ("sequential", sequential)):
-            certifies = make(constraints)
-            for audits in (*AUDITS, *(CERTIFY if case == "one" else ())):
-                add(method, case, audits, repetitions, false_share(certifies, audits, repetitions, audits))
-    add("fixed, the whole product", "one", 5, product, whole_product(5, product))
-    return rows
+    def run(self, out: Path) -> Figures:
+        constraints = parse_constraints(CASES[self.constraints], Scale())
+        if self.audit == "fixed, the whole product":
+            share = whole_product(self.audits, self.repetitions)
+        else:
+            certifies = (fixed if self.audit == "fixed" else sequential)(constraints)
+            share = false_share(certifies, self.audits, self.repetitions, self.audits)
+        error = float(np.sqrt(0.05 * 0.95 / self.repetitions))
+        return {"false": share, "allowed": 0.05 + 3 * error}
 
 
-def table(rows: list[dict[str, object]], command: str) -> str:
-    lines = [
-        "# False certificates in simulated audits",
-        "",
-        f"`{command}`, {date.today()}, seeds 0 on. Policies exactly at every tolerance, {ROLLOUTS:,} rollouts an audit",
-        f"({COINS} for the whole product), confidence 95 %. A run counts as false when any of its audits certifies any",
-        "constraint; five and twenty audits are `sidestep certify` repeated until it passes. Allowed: 5 % and three",
-        "standard errors of the simulation.",
-        "",
-        "| audit | constraints | audits of a run | repetitions | false certificates | allowed |",
-        "|---|---|---|---|---|---|",
+def tasks(repetitions: int, product: int) -> list[FalseCertificates]:
+    simulated = [
+        FalseCertificates(audit, case, audits, repetitions)
+        for case in CASES
+        for audit in ("fixed", "sequential")
+        for audits in (*AUDITS, *(CERTIFY if case == "one" else ()))
     ]
-    for row in rows:
-        lines.append(
-            f"| {row['audit']} | {row['constraints']} | {row['audits']} | {row['repetitions']:,} | "
-            f"{100 * row['false']:.2f} % | {100 * row['allowed']:.2f} % |"  # type: ignore[operator]
-        )
-    return "\n".join(lines) + "\n"
+    return [*simulated, FalseCertificates("fixed, the whole product", "one", 5, product)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=10_000)
-    parser.add_argument("--product", type=int, default=2_000, help="repetitions with the whole product")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    rows = study(options.repetitions, options.product)
-    command = "python benchmarks/audits.py"
-    (options.out / "audits.md").write_text(table(rows, command), encoding="utf-8")
-    about = {"command": command, "date": str(date.today()), "rows": rows}
-    (options.out / "audits.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    assert all(row["false"] <= row["allowed"] for row in rows), "more false certificates than promised"  # type: ignore
+    made = parser(__doc__, "audits")
+    made.add_argument("--repetitions", type=int, default=10_000)
+    made.add_argument("--product", type=int, default=2_000, help="repetitions with the whole product")
+    options = made.parse_args()
+    wanted = tasks(options.repetitions, options.product)
+    found = results([Job(f"{t.audit}-{t.constraints}-{t.audits}", t) for t in wanted], options)
+    rows = [vars(task) | result for task, result in zip(wanted, found, strict=True)]
+    about = heading("False certificates in simulated audits", [0]) | {
+        "policies": "exactly at every tolerance",
+        "rollouts of an audit": f"{ROLLOUTS:,} ({COINS} for the whole product)",
+        "false": "share of the runs of which any audit certifies any constraint; confidence 95 %",
+        "five and twenty audits": "`sidestep certify` repeated until it passes",
+        "allowed": "5 % and three standard errors of the simulation",
+    }
+    percent = [{k: f"{100 * v:.2f} %" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    write_table(options.out, "audits", rows, about, shown=percent)
+    assert all(row["false"] <= row["allowed"] for row in rows), "more false certificates than promised"
 
 
 if __name__ == "__main__":

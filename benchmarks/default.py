@@ -7,74 +7,71 @@ writes default.json and default.md into the folder. FILE is a fitted safety mode
 the same way, with seed 1. Finished runs and classifiers found in --runs are not made again.
 """
 
-import argparse
 import json
 import subprocess
 import sys
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from sidestep.reproduce.experiments import FULL, recurrent_job
-from sidestep.reproduce.jobs import Jobs
-from sidestep.reproduce.tables import write_table
+from runner import parser, results, seeds_of
+
+from sidestep.reproduce.experiments import FULL, classifier_job
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, write_table
 
 CONSTRAINTS = {"reservoir": "none>=0.8"}
 
 
-def study(model: str, safety: str, seeds: range, folder: Path) -> list[dict[str, Any]]:
-    out = folder / f"{model}-{seeds[0]}"
-    files = [out / f"seed-{seed}" / "result.json" for seed in seeds]
-    if not all(file.is_file() for file in files):
-        command = ["plan", model, "--safety", safety, "--constraint", CONSTRAINTS.get(model, "none>=0.95")]
-        command += ["--seed", str(seeds[0]), "--seeds", str(len(seeds)), "--out", str(out)]
-        if subprocess.run([sys.executable, "-m", "sidestep", *command]).returncode not in (0, 1):  # 1: not certified
-            raise RuntimeError(f"{model}: planning failed")
-    found = []
-    for seed, file in zip(seeds, files, strict=True):
+@dataclass(frozen=True)
+class Default:
+    """`sidestep plan` with this safety model, all seeds at once."""
+
+    model: str
+    safety: str  # a file, or one of the jobs' folder
+    seeds: tuple[int, ...]
+
+    def run(self, out: Path) -> Figures:
+        folder = out / f"{self.model}-{self.seeds[0]}"
+        files = [folder / f"seed-{seed}" / "result.json" for seed in self.seeds]
+        if not all(file.is_file() for file in files):
+            safety = out / self.safety  # an absolute path stays what it is
+            given = ["--safety", str(safety), "--constraint", CONSTRAINTS.get(self.model, "none>=0.95")]
+            seeds = ["--seed", str(self.seeds[0]), "--seeds", str(len(self.seeds)), "--out", str(folder)]
+            command = [sys.executable, "-m", "sidestep", "plan", self.model, *given, *seeds]
+            if subprocess.run(command).returncode not in (0, 1):  # 1: not certified
+                raise RuntimeError(f"{self.model}: planning failed")
+        return {"rows": [self._row(seed, file) for seed, file in zip(self.seeds, files, strict=True)]}
+
+    def _row(self, seed: int, file: Path) -> Figures:
         result = json.loads(file.read_text(encoding="utf-8"))
         (verdict,) = result["constraints"]
-        found.append(
-            {
-                "model": model,
-                "seed": seed,
-                "constraint": verdict["text"],
-                "return": result["return"]["mean"],
-                "none": result["side_effects"]["none"],
-                "certified": verdict["certified"],
-                "rollouts": result["rollouts"],
-            }
-        )
-    return found
-
-
-def classifier(model: str, folder: Path) -> str:
-    jobs, job = Jobs(folder), recurrent_job(f"{model}-classifier-seed1", model, None, 1, FULL, model)
-    if jobs.record(job) is None:
-        jobs.do(job)
-    return str(folder / job.settings["file"])
+        return {
+            "model": self.model,
+            "seed": seed,
+            "constraint": verdict["text"],
+            "return": result["return"]["mean"],
+            "none": result["side_effects"]["none"],
+            "certified": verdict["certified"],
+            "rollouts": result["rollouts"],
+        }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("safety", nargs="+", metavar="MODEL[=FILE]")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=71)
-    parser.add_argument("--runs", type=Path, default=Path("runs/default"))
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
-    options.runs.mkdir(parents=True, exist_ok=True)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    made = parser(__doc__, "default", first_seed=71)
+    made.add_argument("safety", nargs="+", metavar="MODEL[=FILE]")
+    options = made.parse_args()
+    seeds = tuple(seeds_of(options))
     files = dict(text.partition("=")[::2] for text in options.safety)
-    rows = []
+    fitted = {model: classifier_job(model, 1, FULL) for model, file in files.items() if not file}
+    results(list(fitted.values()), options)
+    plans = []
     for model, file in files.items():
-        rows += study(model, file or classifier(model, options.runs), seeds, options.runs)
+        safety = str(Path(file).resolve()) if file else f"safety/{fitted[model].name}.safetensors"
+        plans.append(Job(f"{model}-{seeds[0]}", Default(model, safety, seeds)))
+    rows = [row for found in results(plans, options) for row in found["rows"]]
     given = " ".join(f"{model}=FILE" if file else model for model, file in files.items())
-    about = {
-        "title": "The default planner against the paper's classifier",
-        "command": f"python benchmarks/default.py {given} --seeds {options.seeds} --first-seed {options.first_seed}",
-        "date": date.today().isoformat(),
-    }
+    typed = f"python benchmarks/default.py {given} --seeds {len(seeds)} --first-seed {seeds[0]}"
+    about = heading("The default planner against the paper's classifier", seeds, typed)
     write_table(options.out, "default", rows, about)
 
 

@@ -14,29 +14,26 @@ effects P(p) are carried along. No policy with a share of at most q does better 
 the least of these over the prices is the limit. Each policy is then rolled out in the package's own simulator.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from bounds import write_limits
+from runner import RESULTS, parser, results
 from scipy.stats import norm
 
 import sidestep
 from sidestep.labels.rules import load_rule
 from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
-from sidestep.reproduce.tables import markdown_table
-from sidestep.runtime.files import atomic_write
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, write_table
 
-RESULTS = Path(__file__).parent / "results"
-DOMAIN = Path(sidestep.__file__).parent / "models" / "domains" / "navigation"
-Row = dict[str, Any]
+Row = Figures
 HORIZON, GOAL, START, DEVIATION = 20, (8.0, 9.0), (1.0, 1.0), np.sqrt(0.05)
 SLOW_ZONES = (((5.0, 4.5), 1.15), ((1.5, 3.0), 1.2))  # centre and decay
 X_RANGE, Y_RANGE = (-1.5, 10.0), (-2.5, 11.5)  # of positions; the ends of the dirty zone fall between cells
@@ -212,38 +209,44 @@ def limit_rows(rows: list[Row], rough: list[Row]) -> list[Row]:
     return [row | {"error": abs(row["limit"] - row["of twice the step"])} for row in found]
 
 
-def write(about: Row, limits: list[Row], policies: list[Row]) -> None:
-    """The results beside those of other benchmarks, and the limits where the domain keeps its own."""
-    document = about | {"limits": limits, "policies": policies}
-    atomic_write(RESULTS / "frontier.json", json.dumps(document, indent=1) + "\n")
-    said = "\n".join(f"{name}: {value}  " for name, value in about.items())
-    parts = [
-        "# Navigation: the best return for each share of trajectories without side effects",
-        f"{said}\nThe error is the change when the grid's step is doubled.",
-        markdown_table(limits),
-        "The policies that the limits come from, on the grid and rolled out in the package's simulator:",
-        markdown_table(policies),
-    ]
-    atomic_write(RESULTS / "frontier.md", "\n\n".join(parts) + "\n")
+@dataclass(frozen=True)
+class Frontier:
+    """The policies of all prices on a grid with this step; rolled out, unless `rollouts` is 0."""
+
+    step: float
+    rollouts: int
+    seed: int
+
+    def run(self, out: Path) -> Figures:
+        model = sidestep.load_model("navigation")
+        solved = solve(self.step)
+        if not self.rollouts:
+            return {"policies": [row for row, _ in solved]}
+        return {"policies": [row | rolled_out(model, policy, self.rollouts, self.seed) for row, policy in solved]}
+
+
+def publish(about: Figures, limits: list[Row], policies: list[Row]) -> None:
+    """The tables beside those of other benchmarks, and the limits where the domain keeps its own."""
+    note = {"error": "the change when the grid's step is doubled", "policies": "frontier-policies.md"}
+    write_table(RESULTS, "frontier", limits, about | note)
+    title = "Navigation: the policies that the limits come from, on the grid and rolled out in the package's simulator"
+    write_table(RESULTS, "frontier-policies", policies, about | {"title": title})
     best, error = ({row["constraint"]: round(row[what], 3) for row in limits} for what in ("limit", "error"))
-    atomic_write(DOMAIN / "limits.json", json.dumps(about | {"best": best, "error": error}, indent=1) + "\n")
+    write_limits("navigation", about, {"best": best, "error": error})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--step", type=float, default=0.05, help="of the grid; the error is told by twice this step")
-    parser.add_argument("--rollouts", type=int, default=100_000, help="of each policy")
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    model, began = sidestep.load_model("navigation"), time.perf_counter()
-    rough = [row for row, _ in solve(2 * asked.step)]
-    policies = [row | rolled_out(model, policy, asked.rollouts, asked.seed) for row, policy in solve(asked.step)]
-    about = {
-        "command": f"python benchmarks/frontier.py --step {asked.step} --rollouts {asked.rollouts} --seed {asked.seed}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "seconds": round(time.perf_counter() - began),
-    }
-    write(about, limit_rows(policies, rough), policies)
+    made = parser(__doc__, "frontier")
+    made.add_argument("--step", type=float, default=0.05, help="of the grid; the error is told by twice this step")
+    made.add_argument("--rollouts", type=int, default=100_000, help="of each policy")
+    made.add_argument("--seed", type=int, default=0)
+    asked = made.parse_args()
+    rough = Job("rough", Frontier(2 * asked.step, 0, asked.seed))
+    fine = Job("fine", Frontier(asked.step, asked.rollouts, asked.seed))
+    rough_policies, policies = (found["policies"] for found in results([rough, fine], asked))
+    rows = limit_rows(policies, rough_policies)
+    about = heading("Navigation: the best return for each share of trajectories without side effects", [asked.seed])
+    publish(about, rows, policies)
 
 
 if __name__ == "__main__":

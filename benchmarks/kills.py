@@ -14,7 +14,6 @@ people      the same on examples/greenhouse.rddl, labelled by people. They are p
 full-disk   the same on a small disk of its own, which is filled at every third disturbance (it takes root to mount it)
 """
 
-import argparse
 import csv
 import json
 import os
@@ -26,16 +25,19 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+from runner import merged, parser, results
 
 from sidestep.core.constraints import Scale
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, markdown_table, read_rows
 from sidestep.runs.folder import LABELS, Run
 from sidestep.runtime.files import atomic_write
 from sidestep.runtime.serialisation import read_header
@@ -153,8 +155,7 @@ def study(what: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
             same = {name: value == whole[name] for name, value in content(player.run).items()}
             finished.append({"run": len(finished), "same": same})
             print(f"run {len(finished) - 1} is done: {'the same' if all(same.values()) else same}", flush=True)
-    date = datetime.now(UTC).date().isoformat()
-    return {"seconds": seconds, "commands": usual, "date": date, "events": events, "finished": finished}
+    return {"seconds": seconds, "commands": usual, "events": events, "finished": finished}
 
 
 def _disturbed(
@@ -235,45 +236,61 @@ def full(folder: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def markdown(results: dict[str, dict[str, Any]]) -> str:
-    parts = ["# Kills\n\n`python benchmarks/kills.py` (its head says what is run and compared)\n"]
-    for what, found in results.items():
+@dataclass(frozen=True)
+class Kills:
+    """One of the studies, with so many disturbances at moments that follow from the seed."""
+
+    what: str
+    kills: int
+    seed: int
+
+    def run(self, out: Path) -> Figures:
+        with tempfile.TemporaryDirectory() as folder:
+            found = study(self.what, self.kills, self.seed, Path(folder))
+        return {"what": self.what, "date": heading("", [])["date"]} | found
+
+
+def markdown(about: Figures, rows: list[Figures]) -> str:
+    parts = [f"# {about['title']}\n\n`{about['command']}` (its head says what is run and compared)\n"]
+    for found in rows:
         same = sum(all(run["same"].values()) for run in found["finished"])
         events = found["events"]
         filled = sum(event["what"] != "killed" for event in events)
         disks = f" and {filled} full disks" if filled else ""
         parts.append(
-            f"\n## {what}\n\n{len(events) - filled} kills (SIGKILL){disks} at random moments, "
+            f"\n## {found['what']}\n\n{len(events) - filled} kills (SIGKILL){disks} at random moments, "
             f"{sum(event['checkpoint'] is None for event in events)} of them before the first checkpoint "
             f"({found['date']}; the undisturbed run took {found['seconds']:.0f} s). {same} of "
-            f"{len(found['finished'])} runs that were disturbed and taken up again ended with the policy, the metrics, "
+            f"{len(found['finished'])} runs that were disturbed and resumed ended with the policy, the metrics, "
             "the result and the labels of the undisturbed run, bit for bit.\n\n"
-            "| | run | command | after, s | what | last checkpoint |\n|---:|---:|---|---:|---|---|\n"
         )
-        parts += [
-            f"| {place} | {event['run']} | {event['command']} | {event['seconds']:.1f} | {event['what']} | "
-            f"{event['checkpoint'] or '-'} |\n"
+        shown = [
+            {
+                "": place,
+                "run": event["run"],
+                "command": event["command"],
+                "after, s": f"{event['seconds']:.1f}",
+                "what": event["what"],
+                "last checkpoint": event["checkpoint"],
+            }
             for place, event in enumerate(events, start=1)
         ]
+        parts.append(markdown_table(shown) + "\n")
     return "".join(parts)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--what", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
-    arguments = parser.parse_args()
-    file = arguments.out / "kills.json"
-    results = json.loads(file.read_text()) if file.is_file() else {}
-    for what in arguments.what:
-        with tempfile.TemporaryDirectory() as folder:
-            results[what] = study(what, arguments.kills, arguments.seed, Path(folder))
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        atomic_write(file, json.dumps(results, indent=1) + "\n")
-        atomic_write(arguments.out / "kills.md", markdown(results))
-    return 0 if all(all(run["same"].values()) for what in arguments.what for run in results[what]["finished"]) else 1
+    made = parser(__doc__, "kills")
+    made.add_argument("--what", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
+    made.add_argument("--kills", type=int, default=20)
+    made.add_argument("--seed", type=int, default=0, help="of the moments")
+    options = made.parse_args()
+    new = results([Job(what, Kills(what, options.kills, options.seed)) for what in options.what], options)
+    rows = merged(read_rows(options.out / "kills.json"), new, by=("what",))
+    about = heading("Kills", [options.seed])
+    atomic_write(options.out / "kills.json", json.dumps(about | {"rows": rows}, indent=1) + "\n")
+    atomic_write(options.out / "kills.md", markdown(about, rows))
+    return 0 if all(all(run["same"].values()) for found in new for run in found["finished"]) else 1
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ Every folder of docs/results with a table of a known name becomes a section; tab
 """
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sidestep.reproduce.tables import best_known, markdown_table
+from sidestep.reproduce.tables import best_known, markdown_table, read_rows
 from sidestep.runtime.files import atomic_write
 
 ROOT = Path(__file__).parent.parent
@@ -58,13 +57,8 @@ def _cell(value: Any) -> Any:
     return f"{value:.2f}" if isinstance(value, float) and abs(value) < 1000 else value
 
 
-@cache
-def campaigns() -> list[Table]:
-    return json.loads((BENCHMARKS / "campaign.json").read_text(encoding="utf-8"))
-
-
 def campaign(name: str) -> list[Table]:
-    return [row for row in campaigns() if row["name"] == name]
+    return [row for row in read_rows(BENCHMARKS / "campaign.json") if row["name"] == name]
 
 
 def table1(folder: Path, what: str) -> str:
@@ -138,10 +132,22 @@ def continuous(folder: Path) -> str:
     rows.sort(key=lambda row: row[0], reverse=True)
     picture = f"![reward and share of free trajectories](results/{folder.name}/continuous.svg)"
     title = "## Navigation and HVAC: tests of the last 200 epochs"
-    limits = (
-        "Best known, Navigation: [frontier.md](../benchmarks/results/frontier.md), by `python benchmarks/frontier.py`."
-    )
-    return f"{title}\n\n{how(table)}\n{picture}\n\n{markdown(columns, rows)}\n{limits}\n"
+    return f"{title}\n\n{how(table)}\n{picture}\n\n{markdown(columns, rows)}\n{limits()}\n"
+
+
+def limits() -> str:
+    """Where the best known returns come from, and how much better they could be at most."""
+    error = max(row["error"] for row in read_rows(BENCHMARKS / "frontier.json"))
+    said = [
+        f"Best known: Navigation's by a dynamic program, with an error of {error:.2f} "
+        "(`python benchmarks/frontier.py`, [frontier.md](../benchmarks/results/frontier.md)). "
+        "HVAC's and Reservoir's are reached, and a linear program says what no policy exceeds "
+        "(`python benchmarks/bounds.py`, [bounds.md](../benchmarks/results/bounds.md)):"
+    ]
+    for row in read_rows(BENCHMARKS / "bounds.json"):
+        within = f"with {row['constraint']}" if row["constraint"] else "without constraint"
+        said.append(f"- {row['model']} {within}: at least {row['at least']:,.0f}, at most {row['at most']:,.0f}")
+    return "\n".join([said[0], "", *said[1:]])
 
 
 def curves(folder: Path) -> str:

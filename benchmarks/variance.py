@@ -11,15 +11,15 @@ error = sqrt(E |g - G|^2) / |G|: below one it points the right way more often th
   of all pathwise estimates.
 """
 
-import argparse
-import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from runner import parser, results
 
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.model import Space, Spec, Variable
@@ -32,7 +32,8 @@ from sidestep.planning.methods import Pathwise, PathwiseCost, Score
 from sidestep.planning.pathwise import pathwise
 from sidestep.planning.problem import Problem
 from sidestep.planning.score import score_function
-from sidestep.runtime.files import atomic_write
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, write_table
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety
@@ -124,48 +125,39 @@ def _flat(tree: Any) -> jax.Array:
     return jnp.concatenate([leaf[0].reshape(-1) for leaf in jax.tree.leaves(tree)])
 
 
-def study() -> dict[str, Any]:
-    results: dict[str, Any] = {"repeats": REPEATS, "problems": {}}
-    for name, (problem, learner, config, known) in (("push", push()), ("navigation", navigation())):
+@dataclass(frozen=True)
+class Noise:
+    """The error of both gradients on one problem, for every size of batch."""
+
+    problem: Literal["push", "navigation"]
+
+    def run(self, out: Path) -> Figures:
+        problem, learner, config, known = {"push": push, "navigation": navigation}[self.problem]()
         drawn = {batch: estimates(problem, learner, config, batch) for batch in BATCHES}
         weighted = sum(batch * drawn[batch]["pathwise"].mean(axis=0) for batch in BATCHES) / sum(BATCHES)
         truth = weighted if known is None else known
         rows = []
         for batch in BATCHES:
-            row: dict[str, Any] = {"batch": batch}
+            row: Figures = {"problem": self.problem, "batch": batch}
             for way, found in drawn[batch].items():
                 row[way] = float(np.sqrt(np.mean(np.sum((found - truth) ** 2, axis=1))) / np.linalg.norm(truth))
                 row[f"{way}_variance"] = float(np.sum(found.var(axis=0, ddof=1)))
                 error = np.sqrt(np.sum(found.var(axis=0, ddof=1)) / REPEATS)
                 row[f"{way}_bias"] = float(np.linalg.norm(found.mean(axis=0) - truth) / error)
-            row["ratio"] = row["score_variance"] / row["pathwise_variance"]
-            rows.append(row)
-            print(f"{name}, batch {batch}: the score function's variance is {row['ratio']:.0f} x the pathwise one's")
-        results["problems"][name] = rows
-    return results
+            rows.append(row | {"ratio": row["score_variance"] / row["pathwise_variance"]})
+        return {"rows": rows}
 
 
-def markdown(results: dict[str, Any]) -> str:
-    lines = [
-        "# Noise of the constraint's gradient",
-        "",
-        f"error = sqrt(E |g - G|^2) / |G| over {results['repeats']} estimates g; the ratio is that of the variances. "
-        "The offset of the mean estimate from G is in its own standard errors: about one when there is no bias "
-        "(on `navigation`, G itself is the mean of pathwise estimates).",
-        "",
-        "| problem | batch | error, pathwise | error, score | variance ratio | offset, pathwise | offset, score |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, rows in results["problems"].items():
-        for row in rows:
-            lines.append(
-                f"| {name} | {row['batch']} | {row['pathwise']:.3f} | {row['score']:.3f} | {row['ratio']:,.0f} "
-                f"| {row['pathwise_bias']:.2f} | {row['score_bias']:.2f} |"
-            )
-    return "\n".join(lines) + "\n"
+SHOWN = {
+    "error, pathwise": "pathwise",
+    "error, score": "score",
+    "variance ratio": "ratio",
+    "offset, pathwise": "pathwise_bias",
+    "offset, score": "score_bias",
+}
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(found: list[list[Figures]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -173,12 +165,12 @@ def draw(results: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(8.0, 3.4), sharey=True, layout="constrained")
-    for axes, (name, rows) in zip(panels, results["problems"].items(), strict=True):
+    for axes, rows in zip(panels, found, strict=True):
         batches = [row["batch"] for row in rows]
         for way, colour in (("pathwise", "#2a9d8f"), ("score", "#c8463c")):
             axes.loglog(batches, [row[way] for row in rows], "o-", color=colour, label=NAMES[way])
         axes.axhline(1.0, color="#999999", linewidth=1.0, linestyle="--")
-        axes.set(title=name, xlabel="trajectories in the batch", xticks=batches, xticklabels=batches)
+        axes.set(title=rows[0]["problem"], xlabel="trajectories in the batch", xticks=batches, xticklabels=batches)
         axes.minorticks_off()
     panels[0].set(ylabel="error of the gradient, relative to its length")
     panels[0].legend(frameon=False)
@@ -186,15 +178,17 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
-    folder = parser.parse_args().out
-    results = study()
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / "variance.json", json.dumps(results, indent=1) + "\n")
-    atomic_write(folder / "variance.md", markdown(results))
-    draw(results, folder / "variance.svg")
-    print(f"written to {folder / 'variance.md'}")
+    options = parser(__doc__, "variance").parse_args()
+    found = [each["rows"] for each in results([Job(p, Noise(p)) for p in ("push", "navigation")], options)]
+    rows = [row for each in found for row in each]
+    about = heading("Noise of the constraint's gradient", [0]) | {
+        "error": f"sqrt(E |g - G|^2) / |G| over {REPEATS} estimates g; the ratio is that of the variances",
+        "offset": "of the mean estimate from G, in its own standard errors: about one when there is no bias "
+        "(on `navigation`, G itself is the mean of pathwise estimates)",
+    }
+    shown = [{k: row[k] for k in ("problem", "batch")} | {k: row[v] for k, v in SHOWN.items()} for row in rows]
+    write_table(options.out, "variance", rows, about, shown=shown)
+    draw(found, options.out / "variance.svg")
 
 
 if __name__ == "__main__":

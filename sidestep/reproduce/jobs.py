@@ -26,6 +26,7 @@ from sidestep.runtime.files import atomic_write
 
 Figures = dict[str, Any]  # what a job found, as JSON; "files" are those that it wrote, in the jobs' folder
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # workers share the cores by jobs, not by threads
+WHERE = ("--out", "--runs", "--picture", "--workers")  # options that no result depends on
 PAUSE = 0.2  # seconds between two looks at the workers
 
 
@@ -85,10 +86,10 @@ def commit() -> str:
 
 
 def command() -> str:
-    """What was typed."""
-    program = Path(sys.argv[0])
+    """What was typed, without where files go and how many processes work."""
+    program, given = Path(sys.argv[0]), iter(sys.argv[1:])
     name = f"python benchmarks/{program.name}" if program.suffix == ".py" else program.name
-    return " ".join([name, *sys.argv[1:]])
+    return " ".join([name, *(word for word in given if not (word in WHERE and next(given)))])
 
 
 class Jobs:

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, and the best that is known of the continuous models."""
+"""The numbers that the paper prints."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,3 @@ CONTINUOUS: dict[tuple[str, str], str] = {
     ("hvac", "PPO"): "best reward, side effects always",
     ("hvac", "MBGE"): "about -520k, most runs feasible",
 }
-
-# For orientation, computed by no command of ours: the best return without a constraint, and with "none>=0.95". Those of
-# Navigation are in its folder.
-BEST_KNOWN = {"hvac": (-481_926.0, -482_188.0)}

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,8 @@ from sidestep.reproduce.experiments import (
     limit_job,
     non_markov_job,
 )
-from sidestep.reproduce.jobs import Figures, Jobs
-from sidestep.reproduce.printed import BEST_KNOWN, CONTINUOUS, TABLE_1
+from sidestep.reproduce.jobs import Figures, Jobs, command, commit
+from sidestep.reproduce.printed import CONTINUOUS, TABLE_1
 from sidestep.runtime.files import atomic_write
 
 Row = Figures
@@ -135,8 +136,6 @@ def continuous_rows(jobs: Jobs, seeds: Sequence[int], size: Size) -> list[Row]:
 
 def best_known(domain: str) -> tuple[float, float]:
     """The best return without a constraint, and with the paper's."""
-    if domain in BEST_KNOWN:
-        return BEST_KNOWN[domain]
     found = all_domains()[domain].best_known
     return found[""], found[MOSTLY_FREE]
 
@@ -176,16 +175,34 @@ def non_markov_rows(jobs: Jobs, maps: Sequence[GridMap], seeds: Sequence[int], s
     return rows
 
 
-def write_table(folder: Path, name: str, rows: list[Row], about: Figures) -> Figures:
-    """The table as name.md, name.csv and name.json; `about` says what it is and how it was made."""
+def heading(title: str, seeds: Sequence[int], typed: str = "") -> Figures:
+    """How a table came about: the command (`typed`, or that of this process), its seeds, the date, the commit."""
+    return {
+        "title": title,
+        "command": typed or command(),
+        "seeds": ", ".join(map(str, seeds)),
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+    }
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rows of a table that was written earlier, if there is one."""
+    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
+
+
+def write_table(folder: Path, name: str, rows: list[Row], about: Figures, shown: list[Row] | None = None) -> Figures:
+    """The table as name.json and name.md, and as name.csv unless other rows are `shown`; `about` is its heading."""
     document = {**about, "rows": rows}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    atomic_write(folder / f"{name}.csv", text.getvalue())
-    atomic_write(folder / f"{name}.json", json.dumps(document, indent=1, allow_nan=False))
-    atomic_write(folder / f"{name}.md", markdown(rows, about))
+    folder.mkdir(parents=True, exist_ok=True)
+    if shown is None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic_write(folder / f"{name}.csv", text.getvalue())
+    atomic_write(folder / f"{name}.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+    atomic_write(folder / f"{name}.md", markdown(rows if shown is None else shown, about))
     return document
 
 

@@ -6,5 +6,6 @@ DOMAIN = Domain(
     name="hvac",
     description="heated air keeps connected rooms comfortable",
     package=__name__,
+    limits="python benchmarks/bounds.py",
     options=("rooms", "horizon", "relaxed"),
 )

@@ -6,5 +6,6 @@ DOMAIN = Domain(
     name="reservoir",
     description="gates pass water down a chain of reservoirs",
     package=__name__,
+    limits="python benchmarks/bounds.py",
     options=("reservoirs", "horizon", "relaxed"),
 )

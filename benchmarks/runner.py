@@ -1,0 +1,37 @@
+"""What all benchmarks share: options, and the runner of `sidestep.reproduce.jobs`; finished jobs are not redone."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from sidestep.reproduce.jobs import Figures, Job, Jobs, command
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def parser(doc: str | None, name: str, first_seed: int | None = None, seeds: int = 5) -> argparse.ArgumentParser:
+    """Options of a benchmark; those of seeds only where it has a first one."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--runs", type=Path, default=Path("runs") / name, help="folder of the jobs")
+    made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    if first_seed is not None:
+        made.add_argument("--seeds", type=int, default=seeds)
+        made.add_argument("--first-seed", type=int, default=first_seed)
+    return made
+
+
+def seeds_of(options: argparse.Namespace) -> range:
+    return range(options.first_seed, options.first_seed + options.seeds)
+
+
+def results(jobs: Sequence[Job], options: argparse.Namespace, workers: int = 1) -> list[Figures]:
+    """What the jobs found, in their order; those that are not done are done now."""
+    runner = Jobs(options.runs, command())
+    runner.run(jobs, workers, lambda text: print(text, flush=True))
+    return [runner.result(job) for job in jobs]
+
+
+def merged(rows: Sequence[Figures], new: Sequence[Figures], by: Sequence[str]) -> list[Figures]:
+    """The rows, where a new one takes the place of the one with the same values of `by`, or comes last."""
+    place = {tuple(row[name] for name in by): row for row in (*rows, *new)}
+    return list(place.values())
