@@ -15,7 +15,7 @@ from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
 from sidestep.safety.base import Standardisation, predict
 from sidestep.safety.explain import blame, explanation
-from sidestep.safety.io import load_safety, make_safety, safety_header, save_safety
+from sidestep.safety.io import About, load_safety, make_safety, safety_header, save_safety
 
 STATE, ACTION, STEPS = 3, 2, 9
 MODELS = {
@@ -124,8 +124,8 @@ def test_saved_and_loaded_predicts_bit_for_bit(name, members, tmp_path):
     save_safety(file, model, Scale(), ("a", "b", "c", "d", "e"), {"labels": 7})
     again = load_safety(file)
     np.testing.assert_array_equal(predict(model, many), predict(again, many))
-    assert safety_header(file)["about"] == {"labels": 7}
-    assert safety_header(file)["categories"] == ["none", "mild", "severe"]
+    assert safety_header(file).about == About(labels=7)
+    assert safety_header(file).categories == ("none", "mild", "severe")
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
@@ -150,7 +150,7 @@ def test_streaming_ends_where_the_whole_trajectory_does(name, members):
     worse = np.cumsum(whole[::-1])[::-1][1:]
     np.testing.assert_allclose(model.risk(memory), worse, rtol=1e-4, atol=1e-6)
     features = np.asarray(model.features(memory))
-    assert features.shape == (model.feature_size,)
+    assert features.shape == model.features(model.start()).shape
     assert np.isfinite(features).all()
 
 

@@ -10,9 +10,9 @@ from sidestep.campaign.bank import PolicyBank
 from sidestep.campaign.schedule import SLOTS
 from sidestep.core.model import Model, Trajectory, require_finite, rollout
 from sidestep.labels.collect import explore, explorers
-from sidestep.labels.select import How, choose, spread
 from sidestep.planning.diversity import elites
 from sidestep.runtime.compilation import jit_fast_compile
+from sidestep.safety.select import How, choose, spread
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the policies
 POOL = 150  # trajectories per policy among which the others are chosen

@@ -19,6 +19,7 @@ from sidestep.finite.values import value_iteration
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Row
 from sidestep.safety.ensemble import members_of
+from sidestep.safety.share import ShareModel
 
 TESTS = 500  # rollouts on which a policy is predicted
 SURE = 0.999  # the largest tolerance that still limits anything
@@ -121,7 +122,7 @@ class PairHazards:
 
     def __init__(self, model: Any, constraints: tuple[Constraint, ...], safety: Any) -> None:
         self.finite, self.names = model.finite, [constraint.text for constraint in constraints]
-        members = members_of(safety)
+        members = members_of(safety, ShareModel)
         first = np.array([constraint.cost_weights.index(1) - 1 for constraint in constraints])
         steps = [jax.tree.map(np.asarray, _of_pairs(model, member)) for member in members]
         shape = (len(members), *self.finite.reward.shape, len(constraints))
@@ -161,7 +162,7 @@ def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any
 
     A member is asked about every pair once, and not about every step of every rollout.
     """
-    members = members_of(safety)
+    members = members_of(safety, ShareModel)
     tables = [_of_pairs(model, member) for member in members]
 
     def one(policy):

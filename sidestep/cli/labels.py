@@ -126,8 +126,8 @@ def _verify(store: Any) -> None:
 def _list_next(store: Any, count: int, safety: Path | None, seed: int) -> None:
     import jax
 
-    from sidestep.labels.select import choose
     from sidestep.safety.io import load_safety
+    from sidestep.safety.select import choose
 
     if count < 1 or safety is None:
         raise InputError("asking needs a number of at least 1 and a safety model, --safety FILE", place="--next")

@@ -68,7 +68,7 @@ def plan_once(
         raise InputError("a safety model and constraints go together; give both", place="--safety, --constraint")
     scale = expert.scale
     if safety is not None:
-        scale = Scale(tuple(safety_header(safety)["categories"]))
+        scale = Scale(safety_header(safety).categories)
         if expert.label is not None and expert.scale != scale:
             raise InputError(f"its categories are {scale}, and the rule's {expert.scale}", place=str(safety))
     constraints = parse_constraints(constraint, scale)
@@ -207,7 +207,8 @@ def labels_behind(run: Run) -> int | None:
     """How many labels the run's safety model was fitted to, by its own file; None when the file does not say."""
     if not run.has("safety.safetensors"):
         return 0
-    return (safety_header(run.path / "safety.safetensors")["about"] or {}).get("labels")
+    about = safety_header(run.path / "safety.safetensors").about
+    return about.labels if about else None
 
 
 def report(results: list[Result], run: Run, as_json: bool) -> None:

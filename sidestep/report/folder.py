@@ -16,6 +16,8 @@ from sidestep.models import load_model
 from sidestep.report.kept import Kept, read_kept
 from sidestep.runs.folder import LABELS, Run
 from sidestep.runs.inputs import RunFiles
+from sidestep.safety.base import SafetyModel, predict
+from sidestep.safety.io import Scores, load_safety, safety_header
 
 Row = dict[str, Any]
 
@@ -104,19 +106,16 @@ class Folder:
         return expert_of(self.config["rule"], self.config["people"], self.model, Scale(self.categories), self.files)
 
     @cached_property
-    def safety(self) -> Any:
-        from sidestep.safety.io import load_safety
-
+    def safety(self) -> SafetyModel | None:
         file = self._file("safety.safetensors")
         return load_safety(file) if file else None
 
     @cached_property
-    def safety_about(self) -> Row:
-        """What the safety model's file says about its fit."""
-        from sidestep.safety.io import safety_header
-
+    def fit_scores(self) -> Scores | None:
+        """How good the safety model was on what its fit held out, by its own file."""
         file = self._file("safety.safetensors")
-        return (safety_header(file).get("about") or {}) if file else {}
+        about = safety_header(file).about if file else None
+        return about.fit.scores if about and about.fit else None
 
     def policy(self, name: str) -> Policy | None:
         """The mean action of the policy in this file."""
@@ -138,8 +137,7 @@ class Folder:
     @cached_property
     def predicted(self) -> np.ndarray:
         """What the safety model says of these trajectories: (trajectory, category) probabilities."""
-        from sidestep.safety.base import predict
-
+        assert self.safety is not None
         assert self.labels is not None
         return predict(self.safety, self.labels[1])
 

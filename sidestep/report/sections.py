@@ -9,6 +9,7 @@ from sidestep.report.folder import Folder
 from sidestep.report.page import Html, code, duration, facts, join, missing, number, paragraph, table, tag
 from sidestep.report.page import figures as beside
 from sidestep.report.svg import svg
+from sidestep.safety.io import Scores
 
 
 def asked(folder: Folder) -> Html:
@@ -107,7 +108,7 @@ def calibration(folder: Folder) -> Html:
     """Reliability on the labels of the store, and the scores on what the fit held out."""
     if folder.safety is None:
         return missing("The run has no safety model.")
-    scores = (folder.safety_about.get("fit") or {}).get("scores") or {}
+    scores = folder.fit_scores
     parts: list[Any] = [_scores(scores)] if scores else []
     if folder.labels is None:
         parts.append(missing("The run's folder holds no labels to check the safety model against."))
@@ -124,12 +125,12 @@ def calibration(folder: Folder) -> Html:
     return join([paragraph(said), beside((picture, words)), *parts])
 
 
-def _scores(scores: dict[str, Any]) -> Html:
+def _scores(scores: Scores) -> Html:
     """What the fit measured on trajectories that its gradient never saw."""
     said = (
-        f"On {number(scores.get('trajectories'))} trajectories that its last fit held out: accuracy "
-        f"{number(scores.get('accuracy'))}, log loss {number(scores.get('log_loss'))}, calibration error "
-        f"{number(scores.get('calibration_error'))}."
+        f"On {number(scores.trajectories)} trajectories that its last fit held out: accuracy "
+        f"{number(scores.accuracy)}, log loss {number(scores.log_loss)}, calibration error "
+        f"{number(scores.calibration_error)}."
     )
     return paragraph(said)
 

@@ -10,6 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from sidestep.core.constraints import parse_constraints
 from sidestep.core.model import Model, Policy, rollout
+from sidestep.core.records import to_json
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.planning.plan import Planner
@@ -57,7 +58,7 @@ class TrajectoryClassifier:
         safety, report = fit(fresh, gathered, categories, config, fit_key)
         assert report.scores is not None
         (out / self.file).parent.mkdir(parents=True, exist_ok=True)
-        save_safety(out / self.file, safety, rule.scale, about={"labels": len(categories), "fit": report.to_json()})
+        save_safety(out / self.file, safety, rule.scale, about={"labels": len(categories), "fit": to_json(report)})
         counts = np.bincount(categories, minlength=len(rule.scale)).tolist()
         return {
             "files": [self.file],

@@ -7,18 +7,26 @@ when t < length; what stands after that changes nothing, whatever it is.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
 from sidestep.runtime.compilation import jit_balanced
 from sidestep.safety.recurrent import PRECISION
+
+States = Float[Array, "*batch time state"]
+Actions = Float[Array, "*batch time action"]
+Lengths = Int[Array, "*batch"]
+Evidence = PyTree[Array]  # all that a network has to say about trajectories; each kind of model has its own
+Memory = PyTree[Array]  # what a model remembers of the steps so far; likewise
+T = TypeVar("T", bound=PyTree)
 
 CHUNK = 512  # rows that a large batch is read by; every bucket of more than two chunks is a multiple of it
 
@@ -40,9 +48,8 @@ class Standardisation(Frozen):
 
     @staticmethod
     def of(trajectory: Trajectory) -> "Standardisation":
-        steps = np.concatenate([trajectory.states, trajectory.actions], axis=-1, dtype=float)[
-            np.asarray(trajectory.mask)
-        ]
+        steps = np.concatenate([trajectory.states, trajectory.actions], axis=-1, dtype=float)
+        steps = steps[np.asarray(trajectory.mask)]
         mean, deviation = steps.mean(axis=0), steps.std(axis=0)
         # An entry that never moved in the data keeps its own unit.
         deviation = np.where(deviation > 1e-6 * (1.0 + np.abs(mean)), deviation, 1.0)
@@ -50,6 +57,39 @@ class Standardisation(Frozen):
 
     def __call__(self, inputs: Float[Array, "*batch input"]) -> Float[Array, "*batch input"]:
         return (inputs - jnp.broadcast_to(self.mean, inputs.shape)) / jnp.broadcast_to(self.deviation, inputs.shape)
+
+
+class Calibration(Frozen):
+    """One or two numbers that make probabilities agree with observed frequencies; zeros change nothing."""
+
+    @classmethod
+    def identity(cls) -> Self:
+        return cls(*(jnp.zeros((), PRECISION) for _ in fields(cls)))
+
+
+class Temperature(Calibration):
+    """log softmax(logits / temperature): more or less sure, in the same order."""
+
+    log_temperature: Float[Array, ""]
+
+    def __call__(self, logits: Float[Array, "*batch categories"]) -> Float[Array, "*batch categories"]:
+        return jax.nn.log_softmax(logits * jnp.exp(-self.log_temperature))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The shape of a network beside its sizes; each kind of model has some of these."""
+
+    cell: str | None = None
+    layers: int | None = None
+    units: int | None = None
+    dropout: float | None = None
+    encoder: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] | None = None
+
+    @property
+    def given(self) -> dict[str, int | float | str | tuple[int, ...]]:
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class SafetyModel(eqx.Module):
@@ -61,46 +101,31 @@ class SafetyModel(eqx.Module):
     action_size: eqx.AbstractVar[int]
     categories: eqx.AbstractVar[int]
     standardisation: eqx.AbstractVar[Standardisation]
-    calibration: eqx.AbstractVar[Any]
+    calibration: eqx.AbstractVar[Calibration]
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """The keywords beside the sizes and the key that build a model of this shape."""
+    def shape(self) -> Layers:
+        """With the sizes and a key, all that is needed to build a model like this one."""
 
     @property
     @abstractmethod
     def input_weight(self) -> Float[Array, "input units"]:
-        """What the first layer reads: one row an entry of (state, action)."""
+        """What the first layer reads: one row for each entry of (state, action)."""
 
     @abstractmethod
-    def evidence(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-        key: PRNGKeyArray | None = None,
-    ) -> Any:
+    def evidence(self, states: States, actions: Actions, length: Lengths, key: PRNGKeyArray | None = None) -> Evidence:
         """All that the network has to say, before calibration; `key` switches dropout on."""
 
     @abstractmethod
-    def conclude(self, evidence: Any) -> Float[Array, "*batch categories"]:
+    def conclude(self, evidence: Evidence) -> Float[Array, "*batch categories"]:
         """Log-probabilities of the categories from the evidence, by this model's calibration."""
 
     def log_probabilities(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-        key: PRNGKeyArray | None = None,
+        self, states: States, actions: Actions, length: Lengths, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*batch categories"]:
         return self.conclude(self.evidence(states, actions, length, key))
 
-    def log_survival(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-    ) -> Float[Array, "*batch categories-1"]:
+    def log_survival(self, states: States, actions: Actions, length: Lengths) -> Float[Array, "*batch levels"]:
         """log P(category < k) for k = 1, ..., K - 1."""
         log_probabilities = self.log_probabilities(states, actions, length)
         return jax.lax.cumlogsumexp(log_probabilities, axis=log_probabilities.ndim - 1)[..., :-1]
@@ -110,65 +135,73 @@ class SafetyModel(eqx.Module):
         """Side effects belong to single steps and are counted: it has `expected_counts`."""
         return False
 
-    def expected_counts(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-    ) -> Float[Array, "*batch categories"]:
+    def expected_counts(self, states: States, actions: Actions, length: Lengths) -> Float[Array, "*batch categories"]:
         """Expected number of steps of each category, for models that are `per_step`."""
         raise NotImplementedError
+
+    def disagreement(self, states: States, actions: Actions, length: Lengths) -> Float[Array, "*batch"]:
+        """How far the members of an ensemble disagree, in nats; nothing for a single model."""
+        return jnp.zeros(states.shape[:-2])
 
     def with_standardisation(self, standardisation: Standardisation) -> Self:
         return eqx.tree_at(lambda model: model.standardisation, self, standardisation)
 
-    def with_calibration(self, calibration: Any) -> Self:
+    def with_calibration(self, calibration: Calibration) -> Self:
         return eqx.tree_at(lambda model: model.calibration, self, calibration)
 
     def learn(
-        self,
-        states: Float[Array, "batch time state"],
-        actions: Float[Array, "batch time action"],
-        length: Int[Array, " batch"],
-        key: PRNGKeyArray,
-    ) -> tuple[Float[Array, "batch categories"], Any]:
+        self, states: States, actions: Actions, length: Lengths, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "*batch categories"], PyTree]:
         """Log-probabilities in training, and the running statistics of the data after this batch, if it keeps any."""
         return self.log_probabilities(states, actions, length, key), ()
 
-    def with_statistics(self, statistics: Any) -> Self:
+    def with_statistics(self, statistics: PyTree) -> Self:
         return self
 
     @abstractmethod
     def blame_weights(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-        severity: int,
+        self, states: States, actions: Actions, length: Lengths, severity: int
     ) -> Float[Array, "*batch time"]:
         """How much each step contributes to "category `severity` or worse": not negative, zero after the end."""
 
     # Streaming: the same model, one step at a time, for monitors and for policies that remember.
 
     @abstractmethod
-    def start(self) -> Any:
+    def start(self) -> Memory:
         """The memory before the first step."""
 
     @abstractmethod
-    def advance(self, memory: Any, state: Float[Array, " state"], action: Float[Array, " action"]) -> Any:
+    def advance(self, memory: Memory, state: Float[Array, " state"], action: Float[Array, " action"]) -> Memory:
         """The memory after one more step."""
 
     @abstractmethod
-    def risk(self, memory: Any) -> Float[Array, " categories-1"]:
+    def risk(self, memory: Memory) -> Float[Array, " levels"]:
         """P(category k or worse) for k = 1, ..., K - 1, were the trajectory to end here."""
 
     @abstractmethod
-    def features(self, memory: Any) -> Float[Array, " features"]:
+    def features(self, memory: Memory) -> Float[Array, " features"]:
         """What a policy may look at: bounded numbers that sum up the past."""
 
-    @property
-    def feature_size(self) -> int:
-        return jax.eval_shape(lambda: self.features(self.start())).shape[0]
+
+class NetworkModel(SafetyModel):
+    """A safety model that is one network; all kinds but ensembles."""
+
+    standardisation: Standardisation
+    calibration: Calibration
+    state_size: int = eqx.field(static=True)
+    action_size: int = eqx.field(static=True)
+    categories: int = eqx.field(static=True)
+
+    def __init__(self, state_size: int, action_size: int, categories: int, calibration: Calibration):
+        if state_size < 1 or action_size < 0:
+            raise InputError(
+                f"a safety model needs a state of at least one number and an action of at least none, "
+                f"not {state_size} and {action_size}"
+            )
+        if categories < 2:
+            raise InputError(f"a safety model needs at least two categories, not {categories}")
+        self.standardisation, self.calibration = Standardisation.identity(state_size + action_size), calibration
+        self.state_size, self.action_size, self.categories = state_size, action_size, categories
 
     def inputs(self, states: Array, actions: Array, mask: Array | None = None) -> Array:
         """(state, action) standardised, in the precision of the parameters, with zeros in place of padding."""
@@ -180,29 +213,24 @@ class SafetyModel(eqx.Module):
         return jnp.where(mask[..., None], self.standardisation(inputs), 0.0)
 
 
-def real_steps(time: int, length: Int[Array, "*batch"]) -> Bool[Array, "*batch time"]:
+def check_dropout(rate: float) -> None:
+    if not 0.0 <= rate < 1.0:
+        raise InputError(f"dropout is a share in [0, 1), not {rate}")
+
+
+def real_steps(time: int, length: Lengths) -> Bool[Array, "*batch time"]:
     """Which of `time` steps are real."""
     length = jnp.asarray(length)[..., None]
     return jnp.broadcast_to(jnp.arange(time), (*length.shape[:-1], time)) < length
 
 
-def trainable(model: Any) -> Any:
-    """A tree of booleans: which leaves a fit may move."""
+def trainable(model: SafetyModel) -> PyTree[bool]:
+    """Which leaves a fit may move."""
     return jax.tree.map(
         lambda node: False if isinstance(node, Frozen) else eqx.is_inexact_array(node),
         model,
         is_leaf=lambda node: isinstance(node, Frozen),
     )
-
-
-def check_sizes(state_size: int, action_size: int, categories: int) -> None:
-    if state_size < 1 or action_size < 0:
-        raise InputError(
-            f"a safety model needs a state of at least one number and an action of at least none, "
-            f"not {state_size} and {action_size}"
-        )
-    if categories < 2:
-        raise InputError(f"a safety model needs at least two categories, not {categories}")
 
 
 def bucket(rows: int) -> int:
@@ -215,7 +243,7 @@ def bucket(rows: int) -> int:
     return size
 
 
-def pad_rows(tree: Any, rows: int) -> Any:
+def pad_rows(tree: PyTree, rows: int) -> PyTree[Array]:
     """Every leaf lengthened with zeros to `rows` along its first axis, on the host."""
 
     def pad(leaf):
@@ -226,7 +254,7 @@ def pad_rows(tree: Any, rows: int) -> Any:
     return jax.tree.map(pad, tree)
 
 
-def in_chunks(function: Callable[[Any], Any], rows: Any) -> Any:
+def in_chunks(function: Callable[[T], PyTree[Array]], rows: T) -> PyTree[Array]:
     """`function` of a batch; a large bucket goes through it in pieces, so that memory stays small."""
     count = jax.tree.leaves(rows)[0].shape[0]
     if count <= 2 * CHUNK:
@@ -235,7 +263,7 @@ def in_chunks(function: Callable[[Any], Any], rows: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), jax.lax.map(function, pieces))
 
 
-def evidence_of(model: SafetyModel, trajectory: Trajectory, room: int = 0) -> Any:
+def evidence_of(model: SafetyModel, trajectory: Trajectory, room: int = 0) -> Evidence:
     """The model's evidence on a batch of any size, with rows of padding at its end; not for use inside jit.
 
     Batches up to `room` share their compiled program.
@@ -244,7 +272,7 @@ def evidence_of(model: SafetyModel, trajectory: Trajectory, room: int = 0) -> An
     return _evidence(model, pad_rows(parts, bucket(max(len(trajectory), room))))
 
 
-def probabilities_of(model: SafetyModel, evidence: Any, count: int) -> np.ndarray:
+def probabilities_of(model: SafetyModel, evidence: Evidence, count: int) -> np.ndarray:
     """Probabilities of the categories by the first `count` rows of evidence."""
     return np.asarray(_probabilities(model, evidence))[:count]
 

@@ -1,6 +1,6 @@
 """Calibration: the one or two numbers that make probabilities mean what they say, fitted on held-out labels."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from sidestep.runtime.compilation import jit_balanced
-from sidestep.safety.base import SafetyModel
+from sidestep.safety.base import Evidence, SafetyModel
 
 M = TypeVar("M", bound=SafetyModel)
 
 PRIOR = 1.0  # strength of the belief in "no change", in held-out trajectories at one unit of log-temperature
 
 
-def calibrate(model: M, evidence: Any, categories: Int[np.ndarray, " batch"]) -> M:
+def calibrate(model: M, evidence: Evidence, categories: Int[np.ndarray, " batch"]) -> M:
     """`model` with the calibration under which these categories, of trajectories of this evidence, are most likely.
 
     minimise  sum_i -log P(category_i) + PRIOR / 2 |theta|^2,  theta = 0 being the network as it is: the prior keeps a
@@ -44,7 +44,7 @@ def uncalibrated(model: M) -> M:
 
 
 @jit_balanced
-def _log_loss(model: SafetyModel, evidence: Any, categories: Array) -> Float[Array, ""]:
+def _log_loss(model: SafetyModel, evidence: Evidence, categories: Array) -> Float[Array, ""]:
     """Sum over the rows whose category is not -1, which is padding."""
     of_truth = jnp.take_along_axis(model.conclude(evidence), jnp.maximum(categories, 0)[:, None], axis=1)[:, 0]
     return -jnp.sum(jnp.where(categories >= 0, of_truth, 0.0))

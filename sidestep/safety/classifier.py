@@ -5,10 +5,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from sidestep.safety.base import real_steps
-from sidestep.safety.recurrent import PRECISION, affine, dropout
+from sidestep.safety.base import Temperature, real_steps
+from sidestep.safety.recurrent import affine, dropout, uniform
 from sidestep.safety.recurrent_model import RecurrentModel, Shape
-from sidestep.safety.softmax import Temperature
 
 
 class Classifier(RecurrentModel):
@@ -18,11 +17,10 @@ class Classifier(RecurrentModel):
     default_shape: ClassVar[Shape] = Shape(layers=2, units=64, dropout=0.5)
 
     calibration: Temperature
+    calibration_type: ClassVar = Temperature
 
     def make_head(self, units, categories, weight_key, bias_key):
-        bound = units**-0.5
-        weight = jax.random.uniform(weight_key, (units, categories), PRECISION, -bound, bound)
-        return weight, jax.random.uniform(bias_key, (categories,), PRECISION, -bound, bound), Temperature.identity()
+        return uniform(weight_key, (units, categories), units), uniform(bias_key, (categories,), units)
 
     def evidence(self, states, actions, length, key=None):
         mask = real_steps(states.shape[-2], length)

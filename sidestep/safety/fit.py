@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
@@ -28,7 +29,7 @@ from sidestep.safety.base import (
 from sidestep.safety.calibrate import calibrate, uncalibrated
 from sidestep.safety.config import FitConfig
 from sidestep.safety.ensemble import Ensemble
-from sidestep.safety.report import FitReport, scores
+from sidestep.safety.report import FitReport, Scores, scores
 
 M = TypeVar("M", bound=SafetyModel)
 
@@ -42,20 +43,33 @@ class Rows(NamedTuple):
     categories: Int[Array, " rows"]
 
 
-class Fitting(NamedTuple):
-    """What goes from minibatch to minibatch."""
+class Labelled(NamedTuple):
+    """Trajectories with their categories; `room` is how many there may be one day."""
 
-    model: Any
-    average: Any  # of the model over the last minibatches: steadier, and what is looked at and kept
-    optimiser: Any
+    trajectory: Trajectory
+    categories: Int[np.ndarray, " batch"]
+    room: int
+
+    def rows(self) -> Rows:
+        trajectory, count = self.trajectory, max(len(self.categories), self.room)
+        parts = (trajectory.states, trajectory.actions, trajectory.length, self.categories)
+        return Rows(*pad_rows(parts, bucket(count)))
+
+
+class Member(NamedTuple):
+    """What goes from minibatch to minibatch, of a model or of each member of an ensemble."""
+
+    model: SafetyModel
+    average: SafetyModel  # over the last minibatches: steadier, and what is looked at and kept
+    optimiser: PyTree
     step: Int[Array, ""]
-    best: Any  # the model with the smallest held-out loss so far
+    best: SafetyModel  # the one with the smallest held-out loss so far
     best_loss: Float[Array, ""]
     best_step: Int[Array, ""]
 
 
 class Progress(NamedTuple):
-    """Where a fit stands, for a progress bar."""
+    """Where a fit stands after a look at the held-out trajectories."""
 
     step: int
     steps: int
@@ -69,14 +83,14 @@ def fit(
     categories: Int[np.ndarray, " batch"],
     config: FitConfig,
     key: PRNGKeyArray,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] = lambda progress: None,
     *,
     room: int = 0,
 ) -> tuple[M, FitReport]:
     """The model of largest likelihood on these labels, and how good it is on those that were held out.
 
     A model that was fitted before is continued: its parameters and standardisation stay, its optimiser is fresh.
-    Members of an ensemble are fitted side by side. The same key gives the same result. `room` is the number of labels
+    Members of an ensemble are fitted in parallel. The same key gives the same result. `room` is the number of labels
     that there may be one day: fits up to it share their compiled program.
     """
     began = time.perf_counter()
@@ -85,74 +99,79 @@ def fit(
     split_key, draw_key, dropout_key = jax.random.split(key, 3)
     train_rows, held_rows = split(categories, config.held_out, generator(split_key))
     held_room = round(room * config.held_out)
-    train = _rows(trajectory, categories, train_rows, room - held_room)
-    held = _rows(trajectory, categories, held_rows, held_room) if len(held_rows) else None
+    train = Labelled(trajectory[train_rows], categories[train_rows], room - held_room)
+    held = Labelled(trajectory[held_rows], categories[held_rows], held_room) if len(held_rows) else None
+
     if float(model.standardisation.seen) == 0.0:
-        model = model.with_standardisation(Standardisation.of(trajectory[train_rows]))
-    model = uncalibrated(model)
-
-    draws = Draws(categories[train_rows], model, config, generator(draw_key))
-    rates = learning_rates(config)
-    members = model.members if isinstance(model, Ensemble) else model
-    state = _start_members(members, config) if isinstance(model, Ensemble) else _start(members, config)
-    options = (config.weight_decay, config.clip, config.smoothing, config.sparsity, config.average)
-    train_losses: list[float] = []
-    held_losses: list[float] = []
-    for look, chunk in enumerate(rates):
-        keys = jax.random.split(jax.random.fold_in(dropout_key, look), draws.shape(len(chunk)))
-        rest = (chunk, train, held, draws.correction, options)
-        stack = (state, keys, draws(len(chunk)))
-        if isinstance(model, Ensemble):
-            state, train_loss, held_loss = map_stack(
-                lambda own, rest=rest: _advance(own, *rest), stack, compiled=look > 0
-            )
-        else:
-            state, train_loss, held_loss = _advance(stack, *rest)
-        train_losses.append(float(np.mean(train_loss)))
-        held_losses.append(float(np.mean(held_loss)))
-        done = (look + 1) * len(chunk)
-        if progress is not None:
-            progress(Progress(done, rates.size, train_losses[-1], held_losses[-1]))
-        if held is not None and 0 < config.patience <= (done - int(np.max(state.best_step))) // len(chunk):
-            break
-
-    members = state.average if held is None else state.best
-    if not np.isfinite(train_losses[-1] if held is None else state.best_loss).all():
-        raise InputError(
-            "the fit's loss is not a finite number: the numbers of the trajectories or the learning rate are too "
-            "large; rescale the states, or give a smaller --learning-rate"
-        )
-    model = eqx.tree_at(lambda m: m.members, model, members) if isinstance(model, Ensemble) else members
-    before = after = None
-    if held is not None:
-        truth = categories[held_rows]
-        evidence = evidence_of(model, trajectory[held_rows], held_room)
-        before = scores(probabilities_of(model, evidence, len(truth)), truth)
-        if config.calibrate:
-            model = calibrate(model, evidence, truth)
-        after = scores(probabilities_of(model, evidence, len(truth)), truth)
+        model = model.with_standardisation(Standardisation.of(train.trajectory))
+    draws = Draws(train.categories, model, config, generator(draw_key))
+    model, best_steps, looks = _maximise(uncalibrated(model), train, held, draws, config, dropout_key, progress)
+    model, before, after = _calibrated(model, held, config.calibrate) if held else (model, None, None)
     return model, FitReport(
         train=len(train_rows),
         held_out=len(held_rows),
         category_counts=tuple(np.bincount(categories, minlength=model.categories).tolist()),
-        steps=done,
-        best_steps=tuple(np.atleast_1d(state.best_step).tolist()),
-        epochs=done * config.batch / len(train_rows),
+        steps=looks[-1].step,
+        best_steps=best_steps,
+        epochs=looks[-1].step * config.batch / len(train_rows),
         seconds=time.perf_counter() - began,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, trainable(model)))),
-        train_loss=tuple(train_losses),
-        held_out_loss=tuple(held_losses) if held is not None else (),
+        train_loss=tuple(look.train_loss for look in looks),
+        held_out_loss=tuple(look.held_out_loss for look in looks) if held else (),
         before_calibration=before,
         scores=after,
         calibration={name: float(value) for name, value in vars(model.calibration).items()},
     )
 
 
+def _maximise(
+    model: M,
+    train: Labelled,
+    held: Labelled | None,
+    draws: "Draws",
+    config: FitConfig,
+    key: PRNGKeyArray,
+    progress: Callable[[Progress], None],
+) -> tuple[M, tuple[int, ...], list[Progress]]:
+    """The best model by the held-out loss, after how many steps each member had it, and what every look showed."""
+    rates, looks = learning_rates(config), list[Progress]()
+    state = _start_members(model.members, config) if isinstance(model, Ensemble) else _start(model, config)
+    options = (config.weight_decay, config.clip, config.smoothing, config.sparsity, config.average)
+    shared = (train.rows(), held.rows() if held else None, draws.correction, options)
+    for look, chunk in enumerate(rates):
+        keys = jax.random.split(jax.random.fold_in(key, look), draws.shape(len(chunk)))
+        own = (state, keys, draws(len(chunk)))
+        run = partial(_advance, rates=chunk, shared=shared)
+        state, *losses = map_stack(run, own, compiled=look > 0) if isinstance(model, Ensemble) else run(own)
+        done = (look + 1) * len(chunk)
+        looks.append(Progress(done, rates.size, *(float(np.mean(loss)) for loss in losses)))
+        progress(looks[-1])
+        if held and 0 < config.patience <= (done - int(np.max(state.best_step))) // len(chunk):
+            break
+    kept, loss = (state.best, state.best_loss) if held else (state.average, looks[-1].train_loss)
+    if not np.isfinite(loss).all():
+        raise InputError(
+            "the fit's loss is not a finite number: the numbers of the trajectories or the learning rate are too "
+            "large; rescale the states, or give a smaller --learning-rate"
+        )
+    fitted = cast(M, model.with_members(kept) if isinstance(model, Ensemble) else kept)
+    return fitted, tuple(np.atleast_1d(state.best_step).tolist()), looks
+
+
+def _calibrated(model: M, held: Labelled, wanted: bool) -> tuple[M, Scores, Scores]:
+    """The model, calibrated if that is wanted, and its scores before and after."""
+    truth = held.categories
+    evidence = evidence_of(model, held.trajectory, held.room)
+    before = scores(probabilities_of(model, evidence, len(truth)), truth)
+    model = calibrate(model, evidence, truth) if wanted else model
+    return model, before, scores(probabilities_of(model, evidence, len(truth)), truth)
+
+
 def check_labels(model: SafetyModel, trajectory: Trajectory, categories: np.ndarray) -> None:
     """Refuse labels that do not fit the model or the trajectories."""
     if categories.shape != (len(trajectory),) or categories.dtype.kind not in "iu":
         raise InputError(
-            f"a fit needs one whole number a trajectory as its category: {len(trajectory)} of them, "
+            f"a fit needs one whole number as the category of each trajectory: {len(trajectory)} of them, "
             f"not {categories.dtype} of shape {categories.shape}"
         )
     if len(categories) < 2:
@@ -255,33 +274,28 @@ def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
     return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real)
 
 
-def _rows(trajectory: Trajectory, categories: np.ndarray, rows: np.ndarray, room: int) -> Rows:
-    parts = (trajectory.states, trajectory.actions, trajectory.length, categories)
-    return pad_rows(Rows(*(part[rows] for part in parts)), bucket(max(len(rows), room)))
-
-
 def _optimiser(weight_decay: float, clip: float) -> optax.GradientTransformation:
     """Adam without its step size, which comes with each step so that a schedule needs no new program."""
     return optax.chain(optax.clip_by_global_norm(clip), optax.scale_by_adam(), optax.add_decayed_weights(weight_decay))
 
 
-def _start(model: Any, config: FitConfig) -> Fitting:
+def _start(model: SafetyModel, config: FitConfig) -> Member:
     optimiser = _optimiser(config.weight_decay, config.clip).init(eqx.filter(model, trainable(model)))
     nothing = jnp.zeros((), int)
-    return Fitting(model, model, optimiser, nothing, model, jnp.asarray(jnp.inf, jnp.float32), nothing)
+    return Member(model, model, optimiser, nothing, model, jnp.asarray(jnp.inf, jnp.float32), nothing)
+
+
+Options = tuple[float, float, float, float, float]
 
 
 def _run(
-    own: tuple[Fitting, Array, Array],
-    rates: Array,
-    train: Rows,
-    held: Rows | None,
-    correction: Array,
-    options: Any,
-) -> tuple[Fitting, Array, Array]:
-    """One minibatch a rate, then a look at the held-out trajectories; a member's `own` state, keys and draws."""
+    own: tuple[Member, PRNGKeyArray, Int[Array, "steps batch"]],
+    rates: Float[Array, " steps"],
+    shared: tuple[Rows, Rows | None, Array, Options],
+) -> tuple[Member, Float[Array, ""], Float[Array, ""]]:
+    """One minibatch for each rate, then a look at the held-out trajectories; a member's `own` state, keys and draws."""
     state, keys, draws = own
-    weight_decay, clip, smoothing, sparsity, forget = options
+    train, held, correction, (weight_decay, clip, smoothing, sparsity, forget) = shared
     optimiser = _optimiser(weight_decay, clip)
 
     def minibatch(carry, inputs):
@@ -313,7 +327,7 @@ def _run(
         (average, held_loss, step),
         (state.best, state.best_loss, state.best_step),
     )
-    return Fitting(model, average, memory, step, best, best_loss, best_step), jnp.mean(losses), held_loss
+    return Member(model, average, memory, step, best, best_loss, best_step), jnp.mean(losses), held_loss
 
 
 _advance = eqx.filter_jit(_run)

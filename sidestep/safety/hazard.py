@@ -4,14 +4,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.safety.base import real_steps
-from sidestep.safety.recurrent import PRECISION, affine, dropout
+from sidestep.safety.base import Actions, Lengths, States, real_steps
+from sidestep.safety.recurrent import PRECISION, affine, dropout, uniform
 from sidestep.safety.recurrent_model import RecurrentModel, Shape
 from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities, nested
 
-INITIAL_BIAS = -3.0  # a hazard of 0.05 a step: neither "all safe" nor "all lost" before the first label is seen
+INITIAL_BIAS = -3.0  # a hazard of 0.05 per step: neither "all safe" nor "all lost" before the first label is seen
 
 
 class HazardModel(RecurrentModel):
@@ -24,19 +24,13 @@ class HazardModel(RecurrentModel):
     default_shape: ClassVar[Shape] = Shape(layers=1, units=16, dropout=0.0, encoder=(64, 64, 8))
 
     calibration: Stretch
+    calibration_type: ClassVar = Stretch
 
     def make_head(self, units, categories, weight_key, bias_key):
-        bound = units**-0.5
-        weight = jax.random.uniform(weight_key, (units, categories - 1), PRECISION, -bound, bound)
-        return weight, jnp.zeros(categories - 1, PRECISION).at[0].set(INITIAL_BIAS), Stretch.identity()
+        bias = jnp.zeros(categories - 1, PRECISION).at[0].set(INITIAL_BIAS)
+        return uniform(weight_key, (units, categories - 1), units), bias
 
-    def hazards(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-        key: PRNGKeyArray | None = None,
-    ) -> Hazards:
+    def hazards(self, states: States, actions: Actions, length: Lengths, key: PRNGKeyArray | None = None) -> Hazards:
         """Of every step, before calibration; zero after the end."""
         mask = real_steps(states.shape[-2], length)
         layers_key, head_key = (None, None) if key is None else jax.random.split(key)

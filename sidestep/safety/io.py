@@ -1,29 +1,30 @@
 """Safety models in files: weights in safetensors, and in the header all that is needed to build the model again."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
+from jaxtyping import PRNGKeyArray
 
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.model import require_finite_weights
-from sidestep.core.records import Number, checked, to_json
+from sidestep.core.records import Json, Number, checked
 from sidestep.runtime.compilation import jit_fast_compile
 from sidestep.runtime.serialisation import damaged, load_tree, read_header, require_room, save_tree
-from sidestep.safety.base import SafetyModel
+from sidestep.safety.base import Layers, SafetyModel
 from sidestep.safety.classifier import Classifier
 from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
-from sidestep.safety.recurrent_model import RecurrentModel
 from sidestep.safety.share import ShareModel
 
 FORMAT = 1
-KINDS: dict[str, type[Any]] = {model.kind: model for model in (Classifier, HazardModel, MarkovClassifier, ShareModel)}
+KINDS: dict[str, Callable[..., SafetyModel]] = {
+    model.kind: model for model in (Classifier, HazardModel, MarkovClassifier, ShareModel)
+}
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,6 @@ class About:
 
 
 @dataclass(frozen=True)
-class Layers:
-    """The shape of a model beside its sizes; each kind has some of these."""
-
-    cell: str | None = None
-    layers: int | None = None
-    units: int | None = None
-    dropout: float | None = None
-    encoder: tuple[int, ...] | None = None
-    hidden: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
 class SafetyHeader:
     """What a safety model's file says about itself: enough to build it again, and what it is about."""
 
@@ -86,32 +75,42 @@ class SafetyHeader:
 
 
 def make_safety(
-    kind: str, state_size: int, action_size: int, categories: int, *, key: jax.Array, members: int = 1, **config: Any
+    kind: str,
+    state_size: int,
+    action_size: int,
+    categories: int,
+    *,
+    key: PRNGKeyArray,
+    members: int = 1,
+    **shape: object,
 ) -> SafetyModel:
     """A fresh model of this kind; several members make an ensemble."""
     if kind not in KINDS:
         raise InputError(f"there is no safety model of the kind '{kind}'; there are {', '.join(KINDS)}")
-    return _fresh(kind, (state_size, action_size, categories), members, config, key)
+    return _fresh(kind, (state_size, action_size, categories), members, shape, key)
 
 
 @jit_fast_compile  # one program instead of one for each little array
-def _fresh(kind: str, sizes: tuple[int, int, int], members: int, config: dict[str, Any], key: jax.Array) -> SafetyModel:
-    def make(key: jax.Array) -> SafetyModel:
-        return KINDS[kind](*sizes, key=key, **config)
+def _fresh(
+    kind: str, sizes: tuple[int, ...], members: int, shape: Mapping[str, object], key: PRNGKeyArray
+) -> SafetyModel:
+    def make(key: PRNGKeyArray) -> SafetyModel:
+        return KINDS[kind](*sizes, key=key, **shape)
 
     return make(key) if members == 1 else Ensemble(make, members, key=key)
 
 
-def save_safety(path: Path, model: SafetyModel, scale: Scale, names: Sequence[str] = (), about: Any = None) -> None:
+def save_safety(
+    path: Path, model: SafetyModel, scale: Scale, names: Sequence[str] = (), about: Mapping[str, Json] | None = None
+) -> None:
     """`names` are those of the state's and action's entries; `about` says what it was fitted on and how well."""
     require_finite_weights(model, "the safety model", str(path))
-    config = model.config()
     header = {
         "format": FORMAT,
-        "kind": config.pop("member", model.kind),
-        "members": config.pop("size", 1),
+        "kind": model.members.kind if isinstance(model, Ensemble) else model.kind,
+        "members": model.size if isinstance(model, Ensemble) else 1,
         "sizes": [model.state_size, model.action_size, model.categories],
-        "config": config,
+        "config": model.shape().given,
         "categories": list(scale.categories),
         "names": list(names),
         "about": about,
@@ -120,16 +119,16 @@ def save_safety(path: Path, model: SafetyModel, scale: Scale, names: Sequence[st
 
 
 def load_safety(path: Path) -> SafetyModel:
-    header: SafetyHeader = checked(SafetyHeader, safety_header(path), str(path))
-    config: dict[str, Any] = {name: value for name, value in vars(header.config).items() if value is not None}
-    if issubclass(KINDS[header.kind], RecurrentModel):
-        config.setdefault("encoder", ())  # files from before there were encoders do not name it
-    stacks = [value for value in config.values() if isinstance(value, tuple)]
-    sides = [*header.sizes, header.members, config.get("units", 1), *(width for widths in stacks for width in widths)]
-    require_room(path, sides, sum(map(len, stacks)) + config.get("layers", 0))
+    header = safety_header(path)
+    shape = header.config
+    if shape.cell is not None and shape.encoder is None:
+        shape = replace(shape, encoder=())  # files from before there were encoders do not name it
+    stacks = [shape.encoder or (), shape.hidden or ()]
+    sides = [*header.sizes, header.members, shape.units or 1, *(width for widths in stacks for width in widths)]
+    require_room(path, sides, sum(map(len, stacks)) + (shape.layers or 0))
 
     def fresh() -> SafetyModel:
-        return make_safety(header.kind, *header.sizes, key=jax.random.key(0), members=header.members, **config)
+        return _fresh(header.kind, header.sizes, header.members, shape.given, jax.random.key(0))
 
     try:
         like = eqx.filter_eval_shape(fresh)
@@ -140,11 +139,11 @@ def load_safety(path: Path) -> SafetyModel:
     return model
 
 
-def safety_header(path: Path) -> dict[str, Any]:
+def safety_header(path: Path) -> SafetyHeader:
     """What the file says about itself: categories, names, what it was fitted on."""
     header = read_header(path)
     if "sizes" not in header:
         raise InputError("is a Sidestep file, but not a safety model", place=str(path))
     if header.get("format") != FORMAT:
         raise InputError(f"its format is {header.get('format')}, and this version reads {FORMAT}", place=str(path))
-    return {**to_json(checked(SafetyHeader, header, str(path))), **header}
+    return checked(SafetyHeader, header, str(path))

@@ -1,16 +1,25 @@
 """The Markov classifier: a small network on one (state, action), for side effects that a single step shows."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from sidestep.core.errors import InputError
-from sidestep.safety.base import Frozen, SafetyModel, Standardisation, check_sizes, real_steps
-from sidestep.safety.recurrent import PRECISION, affine, dropout
-from sidestep.safety.softmax import Temperature
+from sidestep.safety.base import (
+    Actions,
+    Frozen,
+    Layers,
+    Lengths,
+    NetworkModel,
+    States,
+    Temperature,
+    check_dropout,
+    real_steps,
+)
+from sidestep.safety.recurrent import PRECISION, affine, dropout, uniform
 from sidestep.safety.survival import Hazards, category_log_probabilities
 
 MOMENTUM = 0.1  # of the running statistics, as PyTorch's default
@@ -35,9 +44,8 @@ class NormalisedLayer(eqx.Module):
 
     def __init__(self, input_size: int, units: int, *, key: PRNGKeyArray):
         weight_key, bias_key = jax.random.split(key)
-        bound = input_size**-0.5
-        self.weight = jax.random.uniform(weight_key, (input_size, units), PRECISION, -bound, bound)
-        self.bias = jax.random.uniform(bias_key, (units,), PRECISION, -bound, bound)
+        self.weight = uniform(weight_key, (input_size, units), input_size)
+        self.bias = uniform(bias_key, (units,), input_size)
         self.scale, self.shift = jnp.ones(units, PRECISION), jnp.zeros(units, PRECISION)
         self.statistics = RunningStatistics(jnp.zeros(units, PRECISION), jnp.ones(units, PRECISION))
 
@@ -66,7 +74,7 @@ class NormalisedLayer(eqx.Module):
         return jax.nn.relu(linear * jnp.broadcast_to(factor, linear.shape) + jnp.broadcast_to(offset, linear.shape))
 
 
-class MarkovClassifier(SafetyModel):
+class MarkovClassifier(NetworkModel):
     """p_t = softmax(MLP(s_t, a_t)) for every step, and P(category < k) = prod_t P(step t below k) for a trajectory.
 
     It is a hazard model without memory: c_t^k = -log P(step t below k). A labelled step is a trajectory of length 1.
@@ -77,11 +85,7 @@ class MarkovClassifier(SafetyModel):
     layers: tuple[NormalisedLayer, ...]
     head_weight: Float[Array, "units categories"]
     head_bias: Float[Array, " categories"]
-    standardisation: Standardisation
     calibration: Temperature
-    state_size: int = eqx.field(static=True)
-    action_size: int = eqx.field(static=True)
-    categories: int = eqx.field(static=True)
     dropout: float = eqx.field(static=True)
 
     def __init__(
@@ -94,23 +98,18 @@ class MarkovClassifier(SafetyModel):
         hidden: tuple[int, ...] = (32, 32),
         dropout: float = 0.5,
     ):
-        check_sizes(state_size, action_size, categories)
+        super().__init__(state_size, action_size, categories, Temperature.identity())
         if not hidden or min(hidden) < 1:
             raise InputError(f"a Markov classifier needs at least one hidden layer of at least one unit, not {hidden}")
-        if not 0.0 <= dropout < 1.0:
-            raise InputError(f"dropout is a share in [0, 1), not {dropout}")
+        check_dropout(dropout)
         sizes = (state_size + action_size, *hidden)
         *layer_keys, weight_key, bias_key = jax.random.split(key, len(hidden) + 2)
         self.layers = tuple(
             NormalisedLayer(before, after, key=k)
             for before, after, k in zip(sizes[:-1], sizes[1:], layer_keys, strict=True)
         )
-        bound = hidden[-1] ** -0.5
-        self.head_weight = jax.random.uniform(weight_key, (hidden[-1], categories), PRECISION, -bound, bound)
-        self.head_bias = jax.random.uniform(bias_key, (categories,), PRECISION, -bound, bound)
-        self.standardisation = Standardisation.identity(state_size + action_size)
-        self.calibration = Temperature.identity()
-        self.state_size, self.action_size, self.categories = state_size, action_size, categories
+        self.head_weight = uniform(weight_key, (hidden[-1], categories), hidden[-1])
+        self.head_bias = uniform(bias_key, (categories,), hidden[-1])
         self.dropout = dropout
 
     @property
@@ -121,8 +120,8 @@ class MarkovClassifier(SafetyModel):
     def input_weight(self) -> Float[Array, "input units"]:
         return self.layers[0].weight
 
-    def config(self) -> dict[str, Any]:
-        return {"hidden": [layer.bias.shape[-1] for layer in self.layers], "dropout": self.dropout}
+    def shape(self) -> Layers:
+        return Layers(hidden=tuple(layer.bias.shape[-1] for layer in self.layers), dropout=self.dropout)
 
     def step_log_probabilities(
         self, states: Float[Array, "*batch state"], actions: Float[Array, "*batch action"]
@@ -130,12 +129,7 @@ class MarkovClassifier(SafetyModel):
         """Of single steps."""
         return self.calibration(self._logits(self.inputs(states, actions)))
 
-    def expected_counts(
-        self,
-        states: Float[Array, "*batch time state"],
-        actions: Float[Array, "*batch time action"],
-        length: Int[Array, "*batch"],
-    ) -> Float[Array, "*batch categories"]:
+    def expected_counts(self, states: States, actions: Actions, length: Lengths) -> Float[Array, "*batch categories"]:
         """Expected number of steps of each category, sum_t p_t(k): the paper's constraint for Markovian ones."""
         logits, mask = self.evidence(states, actions, length)
         return jnp.sum(jnp.where(mask[..., None], jnp.exp(self.calibration(logits)), 0.0), axis=-2)

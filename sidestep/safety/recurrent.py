@@ -7,7 +7,7 @@ that the GRU has reverse-mode derivatives only (`jax.grad`, not `jax.jvp`).
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -32,10 +32,10 @@ class GRU(eqx.Module):
 
     def __init__(self, input_size: int, units: int, *, key: PRNGKeyArray):
         keys = jax.random.split(key, 4)
-        self.input_weight = _uniform(keys[0], (input_size, 3 * units), units)
-        self.recurrent_weight = _uniform(keys[1], (units, 3 * units), units)
-        self.bias = _uniform(keys[2], (3 * units,), units)
-        self.candidate_bias = _uniform(keys[3], (units,), units)
+        self.input_weight = uniform(keys[0], (input_size, 3 * units), units)
+        self.recurrent_weight = uniform(keys[1], (units, 3 * units), units)
+        self.bias = uniform(keys[2], (3 * units,), units)
+        self.candidate_bias = uniform(keys[3], (units,), units)
 
     def start(self) -> Array:
         return jnp.zeros_like(self.candidate_bias)
@@ -66,9 +66,9 @@ class LSTM(eqx.Module):
 
     def __init__(self, input_size: int, units: int, *, key: PRNGKeyArray):
         keys = jax.random.split(key, 3)
-        self.input_weight = _uniform(keys[0], (input_size, 4 * units), units)
-        self.recurrent_weight = _uniform(keys[1], (units, 4 * units), units)
-        self.bias = _uniform(keys[2], (4 * units,), units)
+        self.input_weight = uniform(keys[0], (input_size, 4 * units), units)
+        self.recurrent_weight = uniform(keys[1], (units, 4 * units), units)
+        self.bias = uniform(keys[2], (4 * units,), units)
 
     def start(self) -> tuple[Array, Array]:
         nothing = jnp.zeros_like(self.bias[: self.recurrent_weight.shape[0]])
@@ -99,8 +99,8 @@ class Dense(eqx.Module):
 
     def __init__(self, input_size: int, units: int, last: bool, *, key: PRNGKeyArray):
         weight_key, bias_key = jax.random.split(key)
-        self.input_weight = math.sqrt(3.0) * _uniform(weight_key, (input_size, units), input_size)
-        self.bias = _uniform(bias_key, (units,), input_size if last else 1)
+        self.input_weight = math.sqrt(3.0) * uniform(weight_key, (input_size, units), input_size)
+        self.bias = uniform(bias_key, (units,), input_size if last else 1)
         self.last = last
 
     def __call__(self, inputs: Float[Array, "*batch input"]) -> Float[Array, "*batch units"]:
@@ -135,10 +135,10 @@ class Recurrent(eqx.Module):
         self.encoder = tuple(
             Dense(widths[i], widths[i + 1], i + 1 == len(encoder), key=keys[i]) for i in range(len(encoder))
         )
-        make: dict[str, Any] = {"gru": GRU, "lstm": LSTM}
         sizes = [widths[-1]] + [units] * (layers - 1)
         self.layers = tuple(
-            make[cell](size, units, key=k) for size, k in zip(sizes, jax.random.split(key, layers), strict=True)
+            {"gru": GRU, "lstm": LSTM}[cell](size, units, key=k)
+            for size, k in zip(sizes, jax.random.split(key, layers), strict=True)
         )
         self.dropout = dropout
 
@@ -188,7 +188,8 @@ def dropout(values: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     return jnp.where(kept, values / (1.0 - rate), 0.0)
 
 
-def _uniform(key: PRNGKeyArray, shape: tuple[int, ...], units: int) -> Array:
+def uniform(key: PRNGKeyArray, shape: tuple[int, ...], units: int) -> Array:
+    """Fresh parameters, within 1 / sqrt(units) of zero."""
     bound = 1.0 / math.sqrt(units)
     return jax.random.uniform(key, shape, PRECISION, -bound, bound)
 

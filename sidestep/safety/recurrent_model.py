@@ -1,14 +1,14 @@
 """What the recurrent safety models share: layers over (state, action), a linear head, and how they are made."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.core.errors import InputError
-from sidestep.safety.base import SafetyModel, Standardisation, check_sizes
+from sidestep.safety.base import Calibration, Layers, NetworkModel, check_dropout
 from sidestep.safety.recurrent import Cell, Recurrent
 
 
@@ -21,19 +21,15 @@ class Shape(NamedTuple):
     encoder: tuple[int, ...] = ()
 
 
-class RecurrentModel(SafetyModel):
+class RecurrentModel(NetworkModel):
     """Recurrent layers and a head on their outputs; what the head's numbers mean is the subclass's."""
 
     default_shape: ClassVar[Shape]
+    calibration_type: ClassVar[type[Calibration]]
 
     recurrent: Recurrent
     head_weight: Float[Array, "units outputs"]
     head_bias: Float[Array, " outputs"]
-    standardisation: Standardisation
-    calibration: Any
-    state_size: int = eqx.field(static=True)
-    action_size: int = eqx.field(static=True)
-    categories: int = eqx.field(static=True)
     cell: Cell = eqx.field(static=True)
 
     def __init__(
@@ -50,39 +46,46 @@ class RecurrentModel(SafetyModel):
         encoder: tuple[int, ...] | None = None,
     ):
         """What is not given is the kind's default shape."""
-        given: dict[str, Any] = {"layers": layers, "units": units, "dropout": dropout, "encoder": encoder}
+        super().__init__(state_size, action_size, categories, self.calibration_type.identity())
+        usual = self.default_shape
         shape = Shape(
-            **{**self.default_shape._asdict(), **{name: value for name, value in given.items() if value is not None}}
+            usual.layers if layers is None else layers,
+            usual.units if units is None else units,
+            usual.dropout if dropout is None else dropout,
+            usual.encoder if encoder is None else encoder,
         )
-        check_sizes(state_size, action_size, categories)
         check_recurrent(cell, shape)
         recurrent_key, *head_keys = jax.random.split(key, 3)
-        inputs = state_size + action_size
         self.recurrent = Recurrent(
-            cell, inputs, shape.units, shape.layers, shape.dropout, key=recurrent_key, encoder=shape.encoder
+            cell,
+            state_size + action_size,
+            shape.units,
+            shape.layers,
+            shape.dropout,
+            key=recurrent_key,
+            encoder=shape.encoder,
         )
-        self.head_weight, self.head_bias, self.calibration = self.make_head(shape.units, categories, *head_keys)
-        self.standardisation = Standardisation.identity(inputs)
-        self.state_size, self.action_size, self.categories, self.cell = state_size, action_size, categories, cell
+        self.head_weight, self.head_bias = self.make_head(shape.units, categories, *head_keys)
+        self.cell = cell
 
     @abstractmethod
     def make_head(
         self, units: int, categories: int, weight_key: PRNGKeyArray, bias_key: PRNGKeyArray
-    ) -> tuple[Array, Array, Any]:
-        """Fresh weight and bias of the head, and a calibration that changes nothing."""
+    ) -> tuple[Array, Array]:
+        """Fresh weight and bias of the head."""
 
     @property
     def input_weight(self) -> Float[Array, "input units"]:
         return self.recurrent.input_weight
 
-    def config(self) -> dict[str, Any]:
-        return {
-            "cell": self.cell,
-            "layers": len(self.recurrent.layers),
-            "units": self.head_weight.shape[-2],
-            "dropout": self.recurrent.dropout,
-            "encoder": tuple(dense.bias.shape[-1] for dense in self.recurrent.encoder),
-        }
+    def shape(self) -> Layers:
+        return Layers(
+            cell=self.cell,
+            layers=len(self.recurrent.layers),
+            units=self.head_weight.shape[-2],
+            dropout=self.recurrent.dropout,
+            encoder=tuple(dense.bias.shape[-1] for dense in self.recurrent.encoder),
+        )
 
 
 def check_recurrent(cell: str, shape: Shape) -> None:
@@ -94,5 +97,4 @@ def check_recurrent(cell: str, shape: Shape) -> None:
         raise InputError(
             f"a recurrent model needs at least one layer and one unit, not {shape.layers} and {shape.units}"
         )
-    if not 0.0 <= shape.dropout < 1.0:
-        raise InputError(f"dropout is a share in [0, 1), not {shape.dropout}")
+    check_dropout(shape.dropout)

@@ -1,7 +1,6 @@
 """How good a fitted safety model is, in numbers: plain NumPy on probabilities and true categories."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,9 +39,6 @@ class FitReport:
     before_calibration: Scores | None
     scores: Scores | None  # on the held-out trajectories, which also chose when to stop and the temperature
     calibration: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def scores(probabilities: np.ndarray, categories: np.ndarray) -> Scores:

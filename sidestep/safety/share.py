@@ -5,16 +5,15 @@ dangerous step weighs much in a walk of thirty and little in one of five hundred
 sum and a mean.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.core.errors import InputError
-from sidestep.safety.base import SafetyModel, Standardisation, check_sizes, real_steps
-from sidestep.safety.recurrent import PRECISION, Dense, affine
+from sidestep.safety.base import Layers, Lengths, NetworkModel, real_steps
+from sidestep.safety.recurrent import PRECISION, Dense, affine, uniform
 from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities, nested
 
 INITIAL_BIAS = -4.0  # of the summed hazards: they come in where a mean does not explain the labels
@@ -28,7 +27,7 @@ class Steps(NamedTuple):
     shared: Hazards
 
 
-class ShareModel(SafetyModel):
+class ShareModel(NetworkModel):
     """P(category < k) = exp(-H^k) with H^k = sum_t c_t^k + (mean_t m_t^k)^gamma, c_t, m_t = softplus(MLP(s_t, a_t)).
 
     A large power gamma makes a threshold of the mean.
@@ -40,11 +39,7 @@ class ShareModel(SafetyModel):
     head_weight: Float[Array, "units outputs"]
     head_bias: Float[Array, " outputs"]
     log_power: Float[Array, ""]
-    standardisation: Standardisation
     calibration: Stretch
-    state_size: int = eqx.field(static=True)
-    action_size: int = eqx.field(static=True)
-    categories: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -55,7 +50,7 @@ class ShareModel(SafetyModel):
         key: PRNGKeyArray,
         hidden: tuple[int, ...] = (64, 64),
     ):
-        check_sizes(state_size, action_size, categories)
+        super().__init__(state_size, action_size, categories, Stretch.identity())
         if not hidden or min(hidden) < 1:
             raise InputError(f"a share model needs at least one hidden layer of at least one unit, not {hidden}")
         sizes = (state_size + action_size, *hidden)
@@ -64,20 +59,16 @@ class ShareModel(SafetyModel):
             Dense(before, after, False, key=k)
             for before, after, k in zip(sizes[:-1], sizes[1:], layer_keys, strict=True)
         )
-        bound, outputs = hidden[-1] ** -0.5, categories - 1
-        self.head_weight = jax.random.uniform(head_key, (hidden[-1], 2 * outputs), PRECISION, -bound, bound)
-        self.head_bias = jnp.zeros(2 * outputs, PRECISION).at[0].set(INITIAL_BIAS)
+        self.head_weight = uniform(head_key, (hidden[-1], 2 * (categories - 1)), hidden[-1])
+        self.head_bias = jnp.zeros(2 * (categories - 1), PRECISION).at[0].set(INITIAL_BIAS)
         self.log_power = jnp.log(jnp.asarray(INITIAL_POWER, PRECISION))
-        self.standardisation = Standardisation.identity(state_size + action_size)
-        self.calibration = Stretch.identity()
-        self.state_size, self.action_size, self.categories = state_size, action_size, categories
 
     @property
     def input_weight(self) -> Float[Array, "input units"]:
         return self.layers[0].input_weight
 
-    def config(self) -> dict[str, Any]:
-        return {"hidden": [layer.bias.shape[-1] for layer in self.layers]}
+    def shape(self) -> Layers:
+        return Layers(hidden=tuple(layer.bias.shape[-1] for layer in self.layers))
 
     def steps(self, states: Float[Array, "*batch state"], actions: Float[Array, "*batch action"]) -> Steps:
         """c and m of single steps."""
@@ -88,7 +79,7 @@ class ShareModel(SafetyModel):
         mask = real_steps(states.shape[-2], length)
         return self.gathered(self._steps(self.inputs(states, actions, mask)), length)
 
-    def gathered(self, steps: Steps, length: Int[Array, "*batch"]) -> Hazards:
+    def gathered(self, steps: Steps, length: Lengths) -> Hazards:
         """The evidence of trajectories from what their steps, (*batch, time), say."""
         mask = real_steps(steps.summed.worse.shape[-2], length)
         totals = jax.tree.map(lambda part: jnp.sum(jnp.where(mask[..., None], part, 0.0), axis=-2), steps)

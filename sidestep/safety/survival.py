@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sidestep.safety.base import Frozen
-from sidestep.safety.recurrent import PRECISION
+from sidestep.safety.base import Calibration
 
 TINY = 1e-30  # a hazard below this is taken as this, so that its logarithm is finite
 LOG_TWO = 0.6931471805599453
@@ -22,11 +21,11 @@ LOG_TWO = 0.6931471805599453
 class Hazards(NamedTuple):
     """Of one step, or summed over steps."""
 
-    worse: Float[Array, "*batch categories-1"]  # c^k: category k or worse, k = 1, ..., K - 1
-    gaps: Float[Array, "*batch categories-2"]  # c^k - c^{k+1}, k = 1, ..., K - 2
+    worse: Float[Array, "*batch levels"]  # c^k: category k or worse, k = 1, ..., K - 1
+    gaps: Float[Array, "*batch gaps"]  # c^k - c^{k+1}, k = 1, ..., K - 2
 
 
-class Stretch(Frozen):
+class Stretch(Calibration):
     """Calibration of cumulative hazards: H -> scale * H^power, the same for all severities, so that order stays.
 
     In the complementary log-log link, log(-log P(category < k)) = log H^k, it is an affine map, as Platt scaling is
@@ -35,10 +34,6 @@ class Stretch(Frozen):
 
     log_scale: Float[Array, ""]
     log_power: Float[Array, ""]
-
-    @staticmethod
-    def identity() -> "Stretch":
-        return Stretch(jnp.zeros((), PRECISION), jnp.zeros((), PRECISION))
 
     def __call__(self, hazards: Hazards) -> Hazards:
         power = jnp.exp(self.log_power)
@@ -49,7 +44,7 @@ class Stretch(Frozen):
         return Hazards(stretched, stretched[..., :-1] * -jnp.expm1(power * jnp.log1p(-share)))
 
 
-def nested(raw: Float[Array, "*batch categories-1"]) -> Hazards:
+def nested(raw: Float[Array, "*batch levels"]) -> Hazards:
     """c^1 = softplus(raw_1) and c^k = c^{k-1} * sigmoid(raw_k): not negative, and ordered, whatever the numbers."""
     worse, gaps = [jax.nn.softplus(raw[..., 0])], []
     for k in range(1, raw.shape[-1]):

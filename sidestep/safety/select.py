@@ -6,28 +6,29 @@ ranks, since their units have nothing in common, and the questions are spread: o
 urgent.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sidestep.core.model import Trajectory
 from sidestep.runtime.compilation import jit_fast_compile
+from sidestep.safety.base import SafetyModel
 
 How = Literal["well", "random"]
 NEIGHBOURS = 512  # labelled trajectories that novelty is measured against
 
 
 def choose(
-    how: How, safety: Any, pool: Trajectory, labelled: Trajectory, count: int, key: jax.Array
+    how: How, safety: SafetyModel, pool: Trajectory, labelled: Trajectory, count: int, key: PRNGKeyArray
 ) -> Int[np.ndarray, " count"]:
     """Rows of `pool` to ask about, at most `count` of them, in order."""
     count = min(count, len(pool))
     shuffled = np.asarray(jax.random.permutation(key, len(pool)))
     if how == "random":
         return np.sort(shuffled[:count])
-    urgency = _ranks(disagreement(safety, pool)) + _ranks(closeness(safety, pool))
+    urgency = _ranks(np.asarray(disagreement(safety, pool))) + _ranks(closeness(safety, pool))
     places = summary(pool)
     known = summary(labelled[np.asarray(jax.random.permutation(key, len(labelled)))[:NEIGHBOURS]])
     scale = places.std(axis=0) + 1e-9
@@ -35,26 +36,20 @@ def choose(
     return np.sort(_spread(urgency, places / scale, nearest, count))
 
 
-def disagreement(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
+@jit_fast_compile
+def disagreement(safety: SafetyModel, pool: Trajectory) -> Float[Array, " pool"]:
     """Mutual information of category and member; zero when there is one member only."""
-    if not hasattr(safety, "disagreement"):
-        return np.zeros(len(pool))
-    return np.asarray(_disagreement(safety, pool))
+    return safety.disagreement(pool.states, pool.actions, pool.length)
 
 
-def closeness(safety: Any, pool: Trajectory) -> Float[np.ndarray, " pool"]:
+def closeness(safety: SafetyModel, pool: Trajectory) -> Float[np.ndarray, " pool"]:
     """1 where the best category has probability one half, 0 where the model is sure."""
     best = np.exp(np.asarray(_log_probabilities(safety, pool)))[:, 0]
     return 1.0 - np.abs(2.0 * best - 1.0)
 
 
 @jit_fast_compile
-def _disagreement(safety: Any, pool: Trajectory) -> Array:
-    return safety.disagreement(pool.states, pool.actions, pool.length)
-
-
-@jit_fast_compile
-def _log_probabilities(safety: Any, pool: Trajectory) -> Array:
+def _log_probabilities(safety: SafetyModel, pool: Trajectory) -> Float[Array, "pool categories"]:
     return safety.log_probabilities(pool.states, pool.actions, pool.length)
 
 
