@@ -11,15 +11,7 @@ import pytest
 
 from sidestep.certification.bounds import judge
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import (
-    Audit,
-    Figures,
-    Penalty,
-    Return,
-    audited_result,
-    result_to_json,
-    split_confidence,
-)
+from sidestep.certification.records import Audit, Figures, Penalty, Result, Return, result_to_json, split_confidence
 from sidestep.certification.words import bound_in_words
 from sidestep.cli.main import main
 from sidestep.core.constraints import Scale, parse_constraints
@@ -134,7 +126,7 @@ def write_result(folder, audits, constraints=CONSTRAINTS, categories=CATEGORIES,
         ledger.begin(audit)
     about = {"model": "m", "labels_used": 1234, "seconds": 90.0, "seed": 0, "method": "default"}
     about |= {"diagnosis": "feasible"}
-    result = audited_result(audit, ledger.audits, **about | more)
+    result = Result(**about | more).with_audit(audit, ledger.audits)
     Run(folder).write_json("result.json", result_to_json(result))
 
 

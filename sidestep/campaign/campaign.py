@@ -27,7 +27,7 @@ from sidestep.campaign.setting import Question, Setting, Strategy
 from sidestep.campaign.trajectories import TrajectoryStrategy
 from sidestep.certification.auditor import Auditor, audit_until_certified
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Result, audited_result
+from sidestep.certification.records import Result
 from sidestep.core.errors import InputError
 from sidestep.core.records import to_json
 
@@ -117,17 +117,16 @@ class Campaign:
         )
         assert audit.candidate is not None
         setting.keep("policy.safetensors", self.strategy.policy_of(state.candidates[audit.candidate]))
-        return audited_result(
-            audit,
-            self.ledger.audits,
+        result = Result(
             model=setting.model.spec.name,
             labels_used=len(state.asked_ids),
             seconds=state.seconds + time.perf_counter() - began,
             seed=setting.seed,
             method=setting.method,
             harmless_return=best_harmless(setting.constraints, *evidence.labelled) if self.strategy.verifies else None,
-            candidate=to_json(evidence.candidates[audit.candidate]),
+            candidate=dict(to_json(evidence.candidates[audit.candidate])),
         )
+        return result.with_audit(audit, self.ledger.audits)
 
     def _unverified(self, evidence: Evidence) -> int | None:
         """The candidate that labels should go to: the favourite until it has enough, then who might replace it."""

@@ -5,8 +5,6 @@ run shares the error with all before it, whoever asked for them, and one that wa
 rollouts follow from its seed and number alone, and stopping it in the middle changes nothing.
 """
 
-from typing import Any
-
 from sidestep.certification.records import Audit
 from sidestep.core.errors import InputError
 from sidestep.core.records import from_json, to_json
@@ -72,7 +70,7 @@ def _check(audit: Audit, number: int, place: str) -> None:
         raise InputError(f"entry {number} is damaged; put the file back as it was", place=place)
 
 
-def _renewed(row: Any, number: int) -> Any:
+def _renewed(row: object, number: int) -> object:
     """An entry of a run that an earlier version audited, in today's form."""
     if not isinstance(row, dict) or "evaluation" not in row:
         return row

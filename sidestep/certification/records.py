@@ -1,9 +1,9 @@
 """What audits found and what a run ended with. Everything that shows a certificate reads these records."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from sidestep.core.records import from_json, to_json
+from sidestep.core.records import JsonObject, from_json, to_json
 
 Status = Literal["open", "certified", "refused", "abandoned"]
 Method = Literal["fixed", "sequential"]
@@ -90,21 +90,21 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Result:
-    """result.json: what a run ended with."""
+    """result.json: what a run ended with. Its defaults are those of a run whose policy nobody labelled."""
 
     model: str
-    constraints: tuple[Verdict, ...] | None  # None: nobody labelled fresh rollouts
-    confidence: float  # promised for all bounds of all audits of the run together
-    returns: Return | None
-    side_effects: dict[str, float] | None
-    labels_used: int | None
-    audit_labels: int
-    audits: int
-    rollouts: int
-    seconds: float
-    seed: int
-    method: str
-    evaluation: Evaluation
+    constraints: tuple[Verdict, ...] | None = None  # None: nobody labelled fresh rollouts
+    confidence: float = 0.95  # promised for all bounds of all audits of the run together
+    returns: Return | None = None
+    side_effects: dict[str, float] | None = None
+    labels_used: int | None = None
+    audit_labels: int = 0
+    audits: int = 0
+    rollouts: int = 0
+    seconds: float = 0.0
+    seed: int = 0
+    method: str = "default"
+    evaluation: Evaluation = Evaluation(0)
     penalty: Penalty | None = None
     marks_used: int = 0
     pattern: str | None = None
@@ -112,40 +112,30 @@ class Result:
     diagnosis: str | None = None
     harmless_return: float | None = None
     sampled: Figures | None = None  # the same policy with its noise: figures, no claim
-    candidate: dict[str, Any] | None = None
+    candidate: dict[str, object] | None = None
 
     @property
     def certified(self) -> bool:
         """Every constraint is proven; a run without constraints has nothing to prove."""
         return self.constraints is not None and all(verdict.certified for verdict in self.constraints)
 
-    def with_audit(self, audit: Audit, audits: "tuple[Audit, ...]") -> "Result":
+    def with_audit(self, audit: Audit, audits: tuple[Audit, ...]) -> "Result":
         """The result after a further audit: counted always, and the certificate where there was none before."""
         counted = replace(self, audits=len(audits), audit_labels=sum(one.labels for one in audits))
         if (self.certified and self.constraints) or (self.constraints is not None and not audit.certified):
             return counted
-        return replace(counted, **_from(audit))
-
-
-def _from(audit: Audit) -> dict[str, Any]:
-    """The parts of a result that an audit decides."""
-    figures = audit.figures
-    return {
-        "constraints": audit.constraints,
-        "confidence": audit.promised,
-        "returns": figures.returns if figures else None,
-        "side_effects": figures.side_effects if figures else None,
-        "penalty": figures.penalty if figures else None,
-        "rollouts": audit.rollouts,
-        "evaluation": Evaluation(audit.rollouts),
-        "reason": audit.reason,
-    }
-
-
-def audited_result(audit: Audit, audits: tuple[Audit, ...], **about: Any) -> Result:
-    """The result that this one of a run's audits gives; `about` says what no audit knows (model, seed, labels, ...)."""
-    labels = sum(one.labels for one in audits)
-    return Result(audit_labels=labels, audits=len(audits), **_from(audit), **about)
+        figures = audit.figures
+        return replace(
+            counted,
+            constraints=audit.constraints,
+            confidence=audit.promised,
+            returns=figures.returns if figures else None,
+            side_effects=figures.side_effects if figures else None,
+            penalty=figures.penalty if figures else None,
+            rollouts=audit.rollouts,
+            evaluation=Evaluation(audit.rollouts),
+            reason=audit.reason,
+        )
 
 
 def split_confidence(confidence: float, audit: int) -> float:
@@ -153,28 +143,20 @@ def split_confidence(confidence: float, audit: int) -> float:
     return 1.0 - (1.0 - confidence) / 2**audit
 
 
-def result_to_json(result: Result) -> dict[str, Any]:
+def result_to_json(result: Result) -> JsonObject:
     """result.json as it is promised to others: `return` for the returns, and no empty parts but those promised."""
     data = {("return" if name == "returns" else name): value for name, value in to_json(result).items()}
     return {name: value for name, value in data.items() if value is not None or name == "pattern"}
 
 
-def result_from_json(data: Any, place: str) -> Result:
+def result_from_json(data: object, place: str) -> Result:
     """Also from a run of an earlier version, which kept the confidence with the evaluation."""
     if isinstance(data, dict):
         evaluation = data.get("evaluation")
         old = evaluation.get("confidence") if isinstance(evaluation, dict) else None
         defaults = {
-            "constraints": None,
             "confidence": min(old, 0.95) if isinstance(old, float) else 0.95,  # it named the audit's own share
-            "side_effects": None,
-            "labels_used": None,
-            "audit_labels": 0,
             "audits": 1,
-            "rollouts": 0,
-            "seconds": 0.0,
-            "seed": 0,
-            "method": "default",
             "evaluation": {"trajectories": data.get("rollouts", 0)},
         }
         data = defaults | data | {"returns": data.get("return")}

@@ -9,7 +9,7 @@ from sidestep.campaign.config import MOST_ROLLOUTS
 from sidestep.certification.auditor import Auditor, not_enforced, policy_hash
 from sidestep.certification.evaluation import ROLLOUTS
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Audit, Result, audited_result, result_from_json, result_to_json
+from sidestep.certification.records import Audit, Result, result_from_json, result_to_json
 from sidestep.certification.words import bound_in_words, percent, verdict_in_words
 from sidestep.cli.console import say, say_json
 from sidestep.cli.people import run_store, tell_people
@@ -71,7 +71,7 @@ def certify(
             _ask(answer.run, needed, as_json)
             return LABELS_NEEDED
     result = _written(answer, audit, ledger.audits)
-    printed = audited_result(audit, ledger.audits, **_about(result))
+    printed = Result(**_about(result)).with_audit(audit, ledger.audits)
     if as_json:
         say_json({"status": audit.status, **result_to_json(printed)})
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from sidestep.certification.auditor import Auditor, audit_until_certified
 from sidestep.certification.evaluation import ROLLOUTS, certification_key, evaluate
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Evaluation, Result, audited_result, result_to_json
+from sidestep.certification.records import Result, result_to_json
 from sidestep.cli.certify import CERTIFIED, CONFIDENCE, NOT_CERTIFIED, print_certificate
 from sidestep.cli.console import progress_bar, say, say_json
 from sidestep.cli.people import tell_notes
@@ -176,7 +176,7 @@ def finish(
         "diagnosis": plan.diagnosis,
     }
     if expert.label is None:
-        result = _unaudited(about)
+        result = Result(**about)
     else:
         ledger = Ledger(target)
         audit = audit_until_certified(
@@ -190,17 +190,10 @@ def finish(
             promised=CONFIDENCE,
         )
         sampled = evaluate(model, plan.policy, expert, certification_key(seed)).figures
-        result = audited_result(audit, ledger.audits, sampled=sampled, **about)
+        result = Result(**about, sampled=sampled).with_audit(audit, ledger.audits)
     target.write_json("result.json", result_to_json(result))
     keep_scenes(target.path, model, expert)
     return result
-
-
-def _unaudited(about: dict[str, Any]) -> Result:
-    """The result of a run whose policy nobody labelled."""
-    nothing: dict[str, Any] = dict.fromkeys(("constraints", "returns", "side_effects"))
-    nothing |= dict.fromkeys(("audit_labels", "audits", "rollouts"), 0)
-    return Result(**nothing, confidence=CONFIDENCE, evaluation=Evaluation(0), **about)
 
 
 def labels_behind(run: Run) -> int | None:

@@ -80,7 +80,7 @@ def _read(kind: Any, value: object, what: str, place: str) -> object:
             return None
         one = _one_of([part for part in parts if part is not type(None)], value, what, place)
         return _read(one, value, what, place)
-    if kind is Any:
+    if kind in (Any, object):
         return value
     if isinstance(kind, type) and is_dataclass(kind):
         return from_json(kind, value, f"{place}, {what}")
