@@ -415,7 +415,7 @@ def test_rule_of_the_user(rules_file, navigation, batch, function, labels, categ
     ("function", "words"),
     [
         ("fails", "the rule failed: ZeroDivisionError"),
-        ("wrong_shape", "one category a trajectory, shape (4,), not (4, 5)"),
+        ("wrong_shape", "one category for each trajectory, shape (4,), not (4, 5)"),
         ("unknown_name", "gave 'terrible'; its categories are none < mild < severe"),
         ("out_of_range", "whole numbers from 0 to 2"),
         ("halves", "whole numbers from 0 to 2"),

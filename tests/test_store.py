@@ -211,7 +211,7 @@ def test_one_store_has_one_scale(store):
     with Store.open(store.path, scale=Scale()) as again:
         assert again.state_names == ("place[x]", "place[y]", "step")
         assert again.action_names == ("move",)
-        assert (again.model_name, again.horizon) == ("walker", 5)
+        assert (again.model_name, again.model.horizon) == ("walker", 5)
 
 
 def test_spec_hash_is_the_same_in_another_process():
@@ -391,10 +391,10 @@ NAN_HASH = schema.content_hash(NAN)
 DAMAGE = {
     "about is no JSON": ("UPDATE about SET value = '{' WHERE key = 'model'", "in what it says of itself"),
     "about lacks a key": ("DELETE FROM about WHERE key = 'scale'", "there is no 'scale'"),
-    "about is a list": ("UPDATE about SET value = '[]' WHERE key = 'model'", "its model has no name"),
+    "about is a list": ("UPDATE about SET value = '[]' WHERE key = 'model'", "the fields of a signature"),
     "about lacks a part": (
         """UPDATE about SET value = '{"name": "x", "horizon": 3}' WHERE key = 'model'""",
-        "there is no 'state'",
+        "the signature has no 'state'",
     ),
     "another model": (
         "UPDATE about SET value = replace(value, 'walker', 'runner') WHERE key = 'model'",

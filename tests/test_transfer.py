@@ -247,7 +247,7 @@ BAD_ARRAYS = {
     "number not finite": (arrays(rewards=np.full((3, 4), 1e300)), "trajectory 0: reward is not a finite .* in step 0"),
     "other names": (arrays(state_names=np.array(["a", "b", "c"])), r"the state names are a, b, c, and the store's"),
     "label unknown": (arrays(label=np.array(["none", "", "bad"])), "trajectory 2: label 'bad' is not on the scale"),
-    "labels missing": (arrays(label=np.array(["none"])), "one text a trajectory"),
+    "labels missing": (arrays(label=np.array(["none"])), "one text for each trajectory"),
     "objects": (arrays(label=np.array(["none", None, None], object)), "not an NPZ file of plain arrays"),
 }
 

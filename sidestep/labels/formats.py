@@ -1,4 +1,4 @@
-"""The files that trajectories travel in: CSV and Parquet with one row a step, NPZ with padded arrays.
+"""The files that trajectories travel in: CSV and Parquet with one row per step, NPZ with padded arrays.
 
 In CSV a text that a spreadsheet would run as a formula gets an apostrophe in front, which reading takes off again.
 
@@ -17,13 +17,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sidestep.core.errors import InputError
 from sidestep.labels.packing import trajectory
-from sidestep.labels.tables import KEYS, REMARKS, Batch, Problems, number_columns, read_remarks, read_table
+from sidestep.labels.tables import KEYS, REMARKS, Batch, Problems, number_columns, read_remark, read_table
 
 if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
@@ -64,10 +65,10 @@ def write_csv(store: "Store", export: Export, handle: IO[bytes]) -> None:
 
 def write_npz(store: "Store", export: Export, handle: IO[bytes]) -> None:
     parts = export.trajectories
-    arrays: dict[str, Any] = {name: getattr(parts, name) for name in ("states", "actions", "rewards", "length")}
+    arrays = {name: np.asarray(getattr(parts, name)) for name in ("states", "actions", "rewards", "length")}
     arrays |= {"state_names": np.array(store.state_names, str), "action_names": np.array(store.action_names, str)}
     arrays |= {name: np.array(texts, str) for name, texts in export.remarks.items()}
-    np.savez_compressed(handle, trajectory=export.ids, **arrays)
+    np.savez_compressed(handle, trajectory=export.ids, **arrays)  # type: ignore[arg-type]  # none is allow_pickle
 
 
 def write_parquet(store: "Store", export: Export, handle: IO[bytes]) -> None:
@@ -161,17 +162,17 @@ def read_npz(store: "Store", path: Path) -> Batch:
                 place=str(path),
             )
     _check_steps(arrays, number_columns(store), problems)
-    remarks: list[tuple[int, dict[str, str]]] = [(row, {}) for row in range(len(length))]
-    for name in REMARKS:
-        if name in arrays:
-            if arrays[name].shape != length.shape:
-                raise InputError(f"array '{name}' must hold one text a trajectory", place=str(path))
-            for (_, said), text in zip(remarks, arrays[name].tolist(), strict=True):
-                said[name] = str(text).strip()
-    read = read_remarks(remarks, store.scale, problems)
+    texts = {name: arrays[name] for name in REMARKS if name in arrays}
+    for name, column in texts.items():
+        if column.shape != length.shape:
+            raise InputError(f"array '{name}' must hold one text for each trajectory", place=str(path))
+    remarks = [
+        read_remark(row, {name: str(column[row]).strip() for name, column in texts.items()}, store.scale, problems)
+        for row in range(len(length))
+    ]
     problems.raise_if_any()
     states, actions, rewards = (np.asarray(arrays[name], np.float32) for name in ("states", "actions", "rewards"))
-    return Batch(trajectory(states, actions, rewards, length.astype(np.int32)), **read)
+    return Batch(trajectory(states, actions, rewards, length.astype(np.int32)), remarks)
 
 
 def _load_npz(path: Path) -> dict[str, np.ndarray]:
@@ -228,7 +229,7 @@ def _check_arrays(path: Path, headers: dict[str, Header]) -> None:
         raise _too_large("this NPZ file", total, path)
 
 
-def _too_large(what: str, size: int, path: Any) -> InputError:
+def _too_large(what: str, size: int, path: object) -> InputError:
     return InputError(
         f"{what} takes {size / 1e9:,.1f} GB, and an import at most {MOST_BYTES / 1e9:,.1f}; split the file",
         place=str(path),
@@ -262,8 +263,8 @@ def _csv_line(cells: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _pyarrow() -> tuple[Any, Any]:
-    try:
+def _pyarrow() -> tuple[ModuleType, ModuleType]:
+    try:  # optional, and heavy
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:

@@ -1,9 +1,10 @@
 """Trajectories as bytes and back: the real steps alone, each as (state, action, reward) in little-endian float32."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sidestep.core.errors import InputError
 
@@ -53,14 +54,15 @@ def unpack(blobs: Sequence[bytes], lengths: Sequence[int], state_size: int, acti
     return trajectory(padded(states), padded(actions), padded(rewards[:, 0]), length)
 
 
-def single_steps(states: Any, actions: Any, rewards: Any) -> "Trajectory":
+def single_steps(states: ArrayLike, actions: ArrayLike, rewards: ArrayLike) -> "Trajectory":
     """State-action pairs as trajectories of one step, from states (batch, state), actions (batch, action), rewards."""
-    states, actions, rewards = (np.asarray(part, np.float32) for part in (states, actions, rewards))
-    return trajectory(states[:, None, :], actions[:, None, :], rewards[:, None], np.ones(len(rewards), np.int32))
+    state, action, reward = (np.asarray(part, np.float32)[:, None] for part in (states, actions, rewards))
+    return trajectory(state, action, reward, np.ones(len(reward), np.int32))
 
 
-def trajectory(states: Any, actions: Any, rewards: Any, length: Any) -> "Trajectory":
-    """A `Trajectory` of NumPy arrays; imported late, since it brings JAX and a writer of labels needs none."""
+def trajectory(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, length: np.ndarray) -> "Trajectory":
+    """A `Trajectory` of NumPy arrays."""
+    # Imported here, since it loads JAX, and a writer of labels needs none.
     from sidestep.core.model import Trajectory
 
-    return Trajectory(states, actions, rewards, length)
+    return Trajectory(states, actions, rewards, length)  # type: ignore[arg-type]  # NumPy's do as well

@@ -1,9 +1,8 @@
 """Which rule labels a model's trajectories: one of its domain's, or a function of the user's."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,9 @@ from sidestep.core.errors import InputError
 from sidestep.core.model import Model, Trajectory, require_finite
 from sidestep.core.rules import Rule
 from sidestep.models.domains import find_domain
+from sidestep.models.python_model import load_object
 from sidestep.models.trust import GIVEN, Files
+from sidestep.models.user_code import FAULTS, in_words, users_line
 
 __all__ = ["Rule", "find_rule", "load_rule", "scale_of"]
 
@@ -34,14 +35,16 @@ def load_rule(reference: str | None, model: Model, files: Files = GIVEN) -> Rule
         return _finite_only(_user_rule(reference, model, files), model)
     rules = _rules_of(model)
     if not rules:
-        raise InputError(f"no rule of ours fits the model '{model.spec.name}'; give yours as --rule file.py:function")
+        raise InputError(
+            f"there is no built-in rule for the model '{model.spec.name}'; give yours as --rule file.py:function"
+        )
     name = reference or next(iter(rules))
     if name not in rules:
         raise InputError(f"expected one of {', '.join(rules)} or file.py:function", place=f"--rule {name}")
     return _finite_only(rules[name](model), model)
 
 
-def _rules_of(model: Model) -> Any:
+def _rules_of(model: Model) -> Mapping[str, Callable[[Model], Rule]]:
     domain = find_domain(model.spec.family)
     return domain.rules if domain else {}
 
@@ -63,13 +66,10 @@ def scale_of(reference: str | None, model: Model) -> Scale:
 
 
 def _user_rule(reference: str, model: Model, files: Files) -> Rule:
-    """`function(trajectory)` or `function(trajectory, model)`, giving one category (number or name) a trajectory.
+    """`function(trajectory)` or `function(trajectory, model)`, one category (number or name) for each trajectory.
 
     Its scale is `function.categories`, best first; none < mild < severe without it.
     """
-    from sidestep.models.python_model import load_object
-    from sidestep.models.user_code import FAULTS, in_words, users_line
-
     function = load_object(reference, "rule", files)
     if not callable(function):
         raise InputError(f"a rule is a function, and this is a {type(function).__name__}", place=reference)
@@ -92,7 +92,7 @@ def _user_rule(reference: str, model: Model, files: Files) -> Rule:
     return Rule(reference, scale, label, jittable=False)
 
 
-def _scale_of(function: Any, place: str) -> Scale:
+def _scale_of(function: object, place: str) -> Scale:
     categories = getattr(function, "categories", None)
     try:
         if isinstance(categories, str):
@@ -114,7 +114,7 @@ def _required_arguments(function: Callable) -> int:
 def _as_categories(given: np.ndarray, scale: Scale, batch: int, place: str) -> np.ndarray:
     if given.shape != (batch,):
         raise InputError(
-            f"the rule must give one category a trajectory, shape ({batch},), not {given.shape}", place=place
+            f"the rule must give one category for each trajectory, shape ({batch},), not {given.shape}", place=place
         )
     if given.dtype.kind in "US":
         unknown = sorted(set(given.tolist()) - set(scale.categories))

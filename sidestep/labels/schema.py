@@ -2,7 +2,7 @@
 
 It is an SQLite database (write-ahead log; `user_version` is the version of the format) with three tables:
 
-    about         what the store is about, one value a key: the scale, the model, the model's hash
+    about         what the store is about, one value for each key: the scale, the model, the model's hash
     trajectories  one row each: `steps` holds length x (state, action, reward) as little-endian float32, step by
                   step, and `content` its hash; then where it came from: policy, round, seed, time
     labels        the log: who called which trajectory what, and when
@@ -13,16 +13,18 @@ Rows are only ever added: triggers refuse every change and deletion, whoever ask
 import hashlib
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import DiskFull, InputError
+from sidestep.core.records import from_json, to_json
 from sidestep.runtime.files import disk_is_full
 
 if TYPE_CHECKING:
@@ -77,27 +79,75 @@ BEGIN SELECT RAISE(ABORT, '{table}: rows are never replaced, only added'); END;
 SAME_ROW = {"about": "key = NEW.key", "trajectories": "id = NEW.id OR content = NEW.content", "labels": "id = NEW.id"}
 
 
-def describe_model(spec: "Spec") -> dict[str, Any]:
+@dataclass(frozen=True)
+class Variable:
+    """One variable of a state or an action; bounds are texts, so that they are the same everywhere."""
+
+    name: str
+    kind: str
+    low: tuple[str, ...]
+    high: tuple[str, ...]
+    names: tuple[str, ...]  # of its entries, as the model names them
+
+    def __str__(self) -> str:
+        low, high = ("/".join(dict.fromkeys(side)) for side in (self.low, self.high))
+        return f"{' '.join(self.names)} ({self.kind} in [{low}, {high}])"
+
+
+@dataclass(frozen=True)
+class Signature:
     """What two models must share for their trajectories to mean the same."""
-    return {
-        "name": spec.name,
-        "horizon": int(spec.horizon),
-        "state": _describe_space(spec.state),
-        "action": _describe_space(spec.action),
-    }
+
+    name: str
+    horizon: int
+    state: tuple[Variable, ...]
+    action: tuple[Variable, ...]
+
+    @classmethod
+    def of(cls, spec: "Spec") -> "Signature":
+        return cls(spec.name, int(spec.horizon), _variables(spec.state), _variables(spec.action))
+
+    @property
+    def hash(self) -> str:
+        """A name that is the same in every process."""
+        return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return tuple(name for variable in self.state for name in variable.names)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        return tuple(name for variable in self.action for name in variable.names)
+
+
+def _variables(space: "Space") -> tuple[Variable, ...]:
+    def bounds(bound: float | np.ndarray, size: int) -> tuple[str, ...]:
+        return tuple(repr(float(number)) for number in np.broadcast_to(np.asarray(bound, float), (size,)))
+
+    return tuple(
+        Variable(
+            variable.name,
+            variable.kind,
+            bounds(variable.low, variable.size),
+            bounds(variable.high, variable.size),
+            tuple(space.names[space.slices[variable.name]]),
+        )
+        for variable in space.variables
+    )
 
 
 def spec_hash(spec: "Spec") -> str:
     """A name for a model's interface that is the same in every process: its names, kinds, bounds and horizon."""
-    return _hash(describe_model(spec))
+    return Signature.of(spec).hash
 
 
 def create(path: Path, spec: "Spec", scale: Scale) -> None:
     """Make an empty store at `path`, in one transaction: whoever is killed here leaves no half-made store."""
     if not path.parent.is_dir():
         raise InputError(f"there is no folder '{path.parent}' to make a store in", place=str(path))
-    model = describe_model(spec)
-    about = {"scale": json.dumps(scale.categories), "model": json.dumps(model), "hash": _hash(model)}
+    model = Signature.of(spec)
+    about = {"scale": json.dumps(scale.categories), "model": json.dumps(to_json(model)), "hash": model.hash}
     step_bytes = 4 * (spec.state.size + spec.action.size + 1)
     try:
         with closing(_connect(path, mode="rwc")) as connection:
@@ -169,26 +219,15 @@ def cannot_use(error: Exception, path: Path, otherwise: str) -> InputError:
     return InputError(f"{otherwise}: {error}", place=str(path))
 
 
-class About(NamedTuple):
-    """What a store says that it is about."""
-
-    model: dict[str, Any]
-    model_hash: str
-    scale: Scale
-
-
-def read_about(about: dict[str, Any], place: str) -> About:
-    """The entries of the table `about`, each known to be what it must be."""
+def read_about(about: Mapping[str, str], place: str) -> tuple[Signature, Scale]:
+    """The entries of the table `about`: the model and the scale, each known to be what it must be."""
     try:
-        model, categories = (json.loads(about[key]) for key in ("model", "scale"))
+        model = from_json(Signature, json.loads(about["model"]), "its model")
+        categories = json.loads(about["scale"])
         _require(isinstance(categories, list), "its scale is not a list")
-        _require(isinstance(model, dict) and isinstance(model["name"], str), "its model has no name")
-        _require(type(model["horizon"]) is int and model["horizon"] >= 1, "its horizon is not a whole number from 1 on")
-        for variable in (*model["state"], *model["action"]):
-            texts = (variable["name"], variable["kind"], *variable["low"], *variable["high"], *variable["names"])
-            _require(all(isinstance(text, str) for text in texts), "a variable of its model is not described in text")
-        _require(_hash(model) == about["hash"], "its model is not the one that its hash was made of")
-        return About(model, about["hash"], Scale(tuple(categories)))
+        _require(model.horizon >= 1, "its horizon is not a whole number from 1 on")
+        _require(model.hash == about["hash"], "its model is not the one that its hash was made of")
+        return model, Scale(tuple(categories))
     except (KeyError, TypeError, ValueError, RecursionError) as error:  # an InputError is a ValueError
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"this label store is damaged, in what it says of itself: {reason}", place=place) from error
@@ -204,8 +243,8 @@ def content_hash(steps: bytes) -> bytes:
     return hashlib.blake2b(steps, digest_size=16).digest()
 
 
-def trajectory_fault(row: Sequence[Any], numbers: int) -> str | None:
-    """What is wrong with a row (id, length, steps, content) of a store with so many numbers a step; None if nothing."""
+def trajectory_fault(row: Sequence[object], numbers: int) -> str | None:
+    """What is wrong with a row (id, length, steps, content) with so many numbers per step; None if nothing."""
     trajectory, length, steps, content = row
     if type(trajectory) is not int or type(length) is not int or not isinstance(steps, bytes):
         return "its row does not hold what it must"
@@ -218,7 +257,7 @@ def trajectory_fault(row: Sequence[Any], numbers: int) -> str | None:
     return None
 
 
-def label_fault(row: Sequence[Any], last: int, categories: int) -> str | None:
+def label_fault(row: Sequence[object], last: int, categories: int) -> str | None:
     """What is wrong with a row (trajectory, category, annotator, time) of the log; None if nothing."""
     trajectory, category, annotator, time = row
     if type(trajectory) is not int or not 1 <= trajectory <= last:
@@ -230,21 +269,17 @@ def label_fault(row: Sequence[Any], last: int, categories: int) -> str | None:
     return None
 
 
-def check_model(stored: dict[str, Any], spec: "Spec", place: str) -> None:
+def check_model(stored: Signature, spec: "Spec", place: str) -> None:
     """Refuse a model other than the store's, and say where they differ."""
-    for part, given in describe_model(spec).items():
-        before, now = _first_difference(stored[part], given)
+    given = Signature.of(spec)
+    for part in fields(Signature):
+        before, now = _first_difference(getattr(stored, part.name), getattr(given, part.name))
         if before != now:
             raise InputError(
-                f"the store holds trajectories of model '{stored['name']}', and this is another one: its {part} is "
+                f"the store holds trajectories of model '{stored.name}', and this is another one: its {part.name} is "
                 f"{now} where the store has {before}; keep one store for each model",
                 place=place,
             )
-
-
-def names(variables: list[dict[str, Any]]) -> tuple[str, ...]:
-    """One name an entry of a described space, the same as the model's own."""
-    return tuple(name for variable in variables for name in variable["names"])
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -260,38 +295,9 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def _describe_space(space: "Space") -> list[dict[str, Any]]:
-    def bounds(bound: float | np.ndarray, size: int) -> list[str]:
-        return [repr(float(number)) for number in np.broadcast_to(np.asarray(bound, float), (size,))]
-
-    return [
-        {
-            "name": variable.name,
-            "kind": variable.kind,
-            "low": bounds(variable.low, variable.size),
-            "high": bounds(variable.high, variable.size),
-            "names": list(space.names[space.slices[variable.name]]),
-        }
-        for variable in space.variables
-    ]
-
-
-def _hash(model: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
-
-
-def _first_difference(before: Any, now: Any) -> tuple[str, str]:
-    """Both sides of a description in words, at the first variable in which they differ."""
-    if not isinstance(before, list):
+def _first_difference(before: object, now: object) -> tuple[str, str]:
+    """Both sides in words, for a space at the first variable in which they differ."""
+    if not isinstance(before, tuple) or not isinstance(now, tuple):
         return repr(before), repr(now)
-    for old, new in zip_longest(before, now):
-        if old != new:
-            return _in_words(old), _in_words(new)
-    return "", ""
-
-
-def _in_words(variable: dict[str, Any] | None) -> str:
-    if variable is None:
-        return "no further variable"
-    low, high = ("/".join(dict.fromkeys(variable[side])) for side in ("low", "high"))
-    return f"{' '.join(variable['names'])} ({variable['kind']} in [{low}, {high}])"
+    pairs = zip_longest(before, now, fillvalue="no further variable")
+    return next(((str(old), str(new)) for old, new in pairs if old != new), ("", ""))

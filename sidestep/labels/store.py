@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from sidestep.core.model import Spec, Trajectory
 
 __all__ = ["Added", "Label", "Source", "Store", "Verification", "single_steps", "spec_hash"]
-
 
 SOURCE_TYPES = ([str, str], [str, int, str], [str, int, int, str])  # of a row's entries but those that are empty
 
@@ -48,7 +48,7 @@ class Verification(NamedTuple):
 
     trajectories: int
     labels: int
-    faults: tuple[str, ...]  # one a sentence
+    faults: tuple[str, ...]  # one sentence each
 
 
 class Source(NamedTuple):
@@ -61,19 +61,18 @@ class Source(NamedTuple):
 
 
 class Store:
-    """An open store; `scale`, `model_name`, `model_hash`, `horizon` and the column names say what it is about."""
+    """An open store; `model` and `scale` say what it is about."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._connection, entries = schema.connect(self.path)
         try:
-            self._model, self.model_hash, self.scale = schema.read_about(entries, str(self.path))
+            self.model, self.scale = schema.read_about(entries, str(self.path))
         except InputError:
             self.close()
             raise
-        self.model_name: str = self._model["name"]
-        self.horizon: int = self._model["horizon"]
-        self.state_names, self.action_names = (schema.names(self._model[part]) for part in ("state", "action"))
+        self.model_name, self.model_hash = self.model.name, self.model.hash
+        self.state_names, self.action_names = self.model.state_names, self.model.action_names
 
     @classmethod
     def create(cls, path: str | PathLike[str], spec: "Spec", scale: Scale | None = None) -> Self:
@@ -87,7 +86,7 @@ class Store:
         store = cls(path)
         try:
             if spec is not None:
-                schema.check_model(store._model, spec, str(path))
+                schema.check_model(store.model, spec, str(path))
             if scale is not None and scale != store.scale:
                 raise InputError(
                     f"the store's labels are on the scale {store.scale}, not {scale}; keep one store for each scale",
@@ -160,7 +159,7 @@ class Store:
                 if row:
                     id_of[digest] = row[0]
             known, last = len(id_of), len(self)
-            rows: list[tuple[Any, ...]] = []
+            rows: list[tuple[object, ...]] = []
             for blob, length, digest, source in zip(blobs, lengths, digests, sources, strict=True):
                 if digest not in id_of:
                     id_of[digest] = last + len(rows) + 1
@@ -170,8 +169,8 @@ class Store:
 
     def label(
         self,
-        ids: Any,
-        categories: Any,
+        ids: ArrayLike,
+        categories: ArrayLike,
         annotator: str | Sequence[str],
         *,
         time: str | Sequence[str] | None = None,
@@ -273,7 +272,7 @@ class Store:
         try:
             with self.transaction("DEFERRED"):
                 read = self._connection.execute
-                ids: set[Any] = set()
+                ids: set[object] = set()
                 for row in read("SELECT id, length, steps, content FROM trajectories ORDER BY id"):
                     trajectories += 1
                     ids.add(row[0])
@@ -292,7 +291,7 @@ class Store:
             faults.append(f"it cannot be read on: {error}")
         return Verification(trajectories, labels, tuple(faults))
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+    def _rows(self, query: str, values: Sequence[int | str] = ()) -> list[tuple]:
         with self.transaction("DEFERRED"):
             return self._connection.execute(query, values).fetchall()
 
@@ -301,7 +300,7 @@ class Store:
         """Of a step: state, action, reward."""
         return len(self.state_names) + len(self.action_names) + 1
 
-    def _labels(self, query: str, values: Sequence[Any] = ()) -> list[Label]:
+    def _labels(self, query: str, values: Sequence[int | str] = ()) -> list[Label]:
         with self.transaction("DEFERRED"):
             rows, last = self._rows(query, values), len(self)
         for row in rows:
@@ -321,14 +320,14 @@ class Store:
                     f"there is no trajectory {trajectory}; the store holds {last}, counted from 1", place=str(self.path)
                 )
 
-    def _category(self, category: Any) -> int:
+    def _category(self, category: object) -> int:
         if isinstance(category, str):
             return self.scale.index(category)
         if not isinstance(category, int) or not 0 <= category < len(self.scale):
             raise InputError(f"a category is a name of {self.scale} or 0 to {len(self.scale) - 1}, not {category!r}")
         return category
 
-    def _trajectories(self, query: str, values: Sequence[Any] = ()) -> tuple[np.ndarray, "Trajectory"]:
+    def _trajectories(self, query: str, values: Sequence[int | str] = ()) -> tuple[np.ndarray, "Trajectory"]:
         """Ids and trajectories from rows of (id, length, steps, content), each known to be what was put in."""
         rows = self._rows(query, values)
         for row in rows:
@@ -338,7 +337,7 @@ class Store:
         return np.array(ids, np.int64), unpack(blobs, lengths, len(self.state_names), len(self.action_names))
 
 
-def _for_each(value: Any, count: int) -> list[Any]:
+def _for_each(value: object, count: int) -> list:
     """One value for each of `count` rows, from one for all or one for each."""
     values = list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value] * count
     if len(values) != count:

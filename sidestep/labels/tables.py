@@ -1,4 +1,4 @@
-"""Trajectories as a table with one row a step, and the check that every row of one is good.
+"""Trajectories as a table with one row per step, and the check that every row of one is good.
 
     trajectory, step, <state columns>, <action columns>, reward [, policy, round, seed, label, annotator]
 
@@ -8,9 +8,9 @@ state-action pairs leaves out `trajectory` and `step`: each row is then a trajec
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
     from sidestep.labels.store import Store
 
+Cell = str | float | None  # of a row, as CSV and Parquet give it
 KEYS = ("trajectory", "step")
 REMARKS = ("policy", "round", "seed", "label", "annotator")  # said of a trajectory as a whole
 LISTED = 20  # problems that are spelled out; the others are counted
@@ -60,15 +61,21 @@ class Problems:
         return f"{self.path}:{number}" if self.unit == "line" else f"{self.path}: {self.unit} {number}"
 
 
+class Remark(NamedTuple):
+    """What is said of a trajectory as a whole."""
+
+    policy: str | None
+    round: int | None
+    seed: int | None
+    category: int | None
+    annotator: str | None
+
+
 class Batch(NamedTuple):
     """Checked trajectories and what is said of each, ready for the store."""
 
     trajectories: "Trajectory"
-    policy: list[str | None]
-    round: list[int | None]
-    seed: list[int | None]
-    category: list[int | None]
-    annotator: list[str | None]
+    remarks: list[Remark]
 
 
 def number_columns(store: "Store") -> tuple[str, ...]:
@@ -83,7 +90,7 @@ def number_columns(store: "Store") -> tuple[str, ...]:
 
 
 def read_table(
-    store: "Store", header: Sequence[str], rows: Iterable[tuple[int, Sequence[Any]]], problems: Problems
+    store: "Store", header: Sequence[str], rows: Iterable[tuple[int, Sequence[Cell]]], problems: Problems
 ) -> Batch:
     """The trajectories in `rows`, each (number of the line or row, cells); raises when any row is bad."""
     check_header(header, (*number_columns(store), *KEYS, *REMARKS), number_columns(store), problems.place(1))
@@ -106,22 +113,18 @@ def check_header(header: Sequence[str], known: Sequence[str], needed: Sequence[s
             raise InputError(f"column '{name}' stands there twice", place=place)
 
 
-def read_remarks(
-    remarks: Sequence[tuple[int, dict[str, str]]], scale: Scale, problems: Problems
-) -> dict[str, list[Any]]:
-    """What is said of each trajectory, from text: (number to name in a problem, text by remark), "" for nothing."""
-    read: dict[str, list[Any]] = {"policy": [], "round": [], "seed": [], "category": [], "annotator": []}
-    for number, texts in remarks:
-        values: dict[str, Any] = {"policy": texts.get("policy") or None, "annotator": texts.get("annotator") or None}
-        for name in ("round", "seed"):
-            values[name] = read_whole(texts.get(name, ""), name, number, problems)
-        label = texts.get("label", "")
-        values["category"] = read_category(label, scale, number, problems) if label else None
-        if values["annotator"] and not label:
-            problems.add(number, f"annotator '{values['annotator']}' gives no label")
-        for name, value in values.items():
-            read[name].append(value)
-    return read
+def read_remark(number: int, texts: Mapping[str, str], scale: Scale, problems: Problems) -> Remark:
+    """What is said of a trajectory, from texts, "" for nothing; `number` names it in a problem."""
+    label, annotator = texts.get("label", ""), texts.get("annotator") or None
+    if annotator and not label:
+        problems.add(number, f"annotator '{annotator}' gives no label")
+    return Remark(
+        texts.get("policy") or None,
+        read_whole(texts.get("round", ""), "round", number, problems),
+        read_whole(texts.get("seed", ""), "seed", number, problems),
+        read_category(label, scale, number, problems) if label else None,
+        annotator,
+    )
 
 
 def read_category(label: str, scale: Scale, number: int, problems: Problems) -> int | None:
@@ -159,11 +162,11 @@ class _Reader:
         self.lengths: list[int] = []
         self.remarks: list[tuple[int, dict[str, str]]] = []
         self.ended: set[str] = set()
-        self.last_said: list[Any] = []
+        self.last_said: list[Cell] = []
         self.key: str | None = None
         self.next_step = 0
 
-    def read(self, number: int, cells: Sequence[Any]) -> None:
+    def read(self, number: int, cells: Sequence[Cell]) -> None:
         if len(cells) != len(self.header):
             self.problems.add(number, f"there are {len(cells)} cells where the header has {len(self.header)}")
             self.next_step += 1
@@ -190,12 +193,12 @@ class _Reader:
             column = int(np.argmin(np.isfinite(numbers[row])))
             value = self.numbers[row * len(self.names) + column]
             self.problems.add(self.row_numbers[row], f"{self.names[column]} is {value}, not a finite float32 number")
-        remarks = read_remarks(self.remarks, self.store.scale, self.problems)
+        remarks = [read_remark(number, texts, self.store.scale, self.problems) for number, texts in self.remarks]
         self.problems.raise_if_any()
         sizes = len(self.store.state_names), len(self.store.action_names)
-        return Batch(unpack([numbers.astype("<f4").tobytes()], self.lengths, *sizes), **remarks)
+        return Batch(unpack([numbers.astype("<f4").tobytes()], self.lengths, *sizes), remarks)
 
-    def _place_row(self, number: int, cells: Sequence[Any]) -> None:
+    def _place_row(self, number: int, cells: Sequence[Cell]) -> None:
         """Find the trajectory that a row belongs to, or begin it, and check that it is the next step."""
         key, step = (_text(cells[column]) for column in self.keys) if self.keys else (str(number), "0")
         if not key:
@@ -218,20 +221,20 @@ class _Reader:
                 self.next_step = found
         self.next_step += 1
 
-    def _remark(self, number: int, said: Sequence[Any]) -> None:
+    def _remark(self, number: int, said: Sequence[Cell]) -> None:
         earlier = self.remarks[-1][1]
         for name, cell in zip(self.remark_names, said, strict=True):
             text = _text(cell)
             if text and text != earlier.setdefault(name, text):
                 self.problems.add(number, f"{name} is '{text}', and '{earlier[name]}' earlier in the same trajectory")
 
-    def _number(self, number: int, name: str, cell: Any) -> float:
+    def _number(self, number: int, name: str, cell: Cell) -> float:
         try:
-            return float(cell)
-        except (TypeError, ValueError):
+            return float("" if cell is None else cell)
+        except ValueError:
             self.problems.add(number, f"{name} is '{cell}', not a number" if _text(cell) else f"{name} is empty")
             return 0.0
 
 
-def _text(cell: Any) -> str:
+def _text(cell: Cell) -> str:
     return "" if cell is None else str(cell).strip()

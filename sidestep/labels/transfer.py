@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,12 +87,17 @@ def import_file(store: Store, path: str | PathLike[str], annotator: str = "impor
     else:
         batch = formats.read_npz(store, path) if form == ".npz" else formats.read_parquet(store, path)
     with store.transaction():
-        policies = [policy or f"import of {path.name}" for policy in batch.policy]
-        ids, new = store.add(batch.trajectories, policy=policies, round=batch.round, seed=batch.seed)
+        said = batch.remarks
+        ids, new = store.add(
+            batch.trajectories,
+            policy=[one.policy or f"import of {path.name}" for one in said],
+            round=[one.round for one in said],
+            seed=[one.seed for one in said],
+        )
         labels = [
-            Label(trajectory, category, name or annotator, "")
-            for trajectory, category, name in zip(ids.tolist(), batch.category, batch.annotator, strict=True)
-            if category is not None
+            Label(trajectory, one.category, one.annotator or annotator, "")
+            for trajectory, one in zip(ids.tolist(), said, strict=True)
+            if one.category is not None
         ]
         return Imported(ids, new, _append(store, labels))
 
@@ -112,9 +117,12 @@ def _append(store: Store, labels: Sequence[Label]) -> int:
             if not known:
                 of_trajectory[label.annotator] = label.category
                 fresh.append(label)
-        columns: Any = zip(*fresh, strict=True) if fresh else ((), (), (), ())
-        trajectories, categories, annotators, times = columns
-        store.label(trajectories, categories, annotators, time=times)
+        store.label(
+            [label.trajectory for label in fresh],
+            [label.category for label in fresh],
+            [label.annotator for label in fresh],
+            time=[label.time for label in fresh],
+        )
     return len(fresh)
 
 
