@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
     from sidestep.labels.store import Store
 
+PARTS = ("states", "actions", "rewards", "length")  # of a trajectory, as arrays
 NUMBERS = ("round", "seed")  # the remarks that are numbers
 FORMULA = tuple("=+-@\t\r'")  # a text that begins so is escaped; the apostrophe, so that it can be taken off again
 NPZ_ERRORS = (  # what reading a damaged archive may raise
@@ -65,7 +66,7 @@ def write_csv(store: "Store", export: Export, handle: IO[bytes]) -> None:
 
 def write_npz(store: "Store", export: Export, handle: IO[bytes]) -> None:
     parts = export.trajectories
-    arrays = {name: np.asarray(getattr(parts, name)) for name in ("states", "actions", "rewards", "length")}
+    arrays = {name: np.asarray(getattr(parts, name)) for name in PARTS}
     arrays |= {"state_names": np.array(store.state_names, str), "action_names": np.array(store.action_names, str)}
     arrays |= {name: np.array(texts, str) for name, texts in export.remarks.items()}
     np.savez_compressed(handle, trajectory=export.ids, **arrays)  # type: ignore[arg-type]  # none is allow_pickle
@@ -75,7 +76,7 @@ def write_parquet(store: "Store", export: Export, handle: IO[bytes]) -> None:
     arrow, parquet = _pyarrow()
     names = number_columns(store)
     kinds = {"trajectory": arrow.int64(), "step": arrow.int32(), **dict.fromkeys(names, arrow.float32())}
-    kinds |= {name: arrow.int64() if name in ("round", "seed") else arrow.string() for name in REMARKS}
+    kinds |= {name: arrow.int64() if name in NUMBERS else arrow.string() for name in REMARKS}
     schema = arrow.schema(list(kinds.items()))
     with parquet.ParquetWriter(handle, schema) as writer:
         for start, steps, length in _chunks(export):
@@ -179,7 +180,7 @@ def _load_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file, none of which is unpacked before all of them are known to be of a sensible size."""
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_arrays(path, {entry.filename: _array_header(archive, entry) for entry in archive.infolist()})
+            _check_arrays(path, {entry.filename: _array_bytes(archive, entry) for entry in archive.infolist()})
         with np.load(path, allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
     except InputError:
@@ -188,15 +189,8 @@ def _load_npz(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"this is not an NPZ file of plain arrays: {error}", place=str(path)) from error
 
 
-class Header(NamedTuple):
-    """What the first bytes of an array say of it."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    size: int  # in bytes, unpacked
-
-
-def _array_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Header:
+def _array_bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """How much memory an array takes, by its first bytes."""
     if not entry.filename.endswith(".npy"):
         raise ValueError(f"it holds '{entry.filename}'")
     with archive.open(entry) as stream:
@@ -211,22 +205,21 @@ def _array_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Header:
         raise _too_large(f"array '{entry.filename.removesuffix('.npy')}' of shape {shape}", size, archive.filename)
     if before + size != entry.file_size:
         raise ValueError(f"'{entry.filename}' has {entry.file_size} bytes where its header asks for {before + size}")
-    return Header(shape, dtype, size)
+    return size
 
 
-def _check_arrays(path: Path, headers: dict[str, Header]) -> None:
+def _check_arrays(path: Path, sizes: dict[str, int]) -> None:
     """Refuse arrays that are missing, that nobody knows, or that together would fill the memory."""
-    names = [name.removesuffix(".npy") for name in headers]
-    for name in ("states", "actions", "rewards", "length"):
+    names = [name.removesuffix(".npy") for name in sizes]
+    for name in PARTS:
         if name not in names:
             raise InputError(f"there is no array '{name}' among {', '.join(names)}", place=str(path))
-    known = ("states", "actions", "rewards", "length", "state_names", "action_names", "trajectory", *REMARKS)
+    known = (*PARTS, "state_names", "action_names", "trajectory", *REMARKS)
     for name in names:
         if name not in known:
             raise InputError(f"array '{name}' is not one of {', '.join(known)}", place=str(path))
-    total = sum(header.size for header in headers.values())
-    if total > MOST_BYTES:
-        raise _too_large("this NPZ file", total, path)
+    if sum(sizes.values()) > MOST_BYTES:
+        raise _too_large("this NPZ file", sum(sizes.values()), path)
 
 
 def _too_large(what: str, size: int, path: object) -> InputError:

@@ -1,4 +1,4 @@
-"""Pictures of a safety model: does it mean what it says, and what does it blame."""
+"""Pictures of a safety model: its calibration, and what it blames."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from sidestep.safety.explain import Explanation
-from sidestep.safety.report import BINS
+from sidestep.safety.report import BINS, reliability
 
 STATES = 6  # entries of the state that a blame plot shows
 
@@ -19,16 +19,14 @@ STATES = 6  # entries of the state that a blame plot shows
 def reliability_plot(probabilities: np.ndarray, categories: np.ndarray) -> Figure:
     """Predicted probability of the best category against how often it was true, and how the predictions spread."""
     best, true = probabilities[:, 0], np.asarray(categories) == 0
-    edges = np.linspace(0.0, 1.0, BINS + 1)
-    bins = np.clip(np.digitize(best, edges) - 1, 0, BINS - 1)
-    filled = [b for b in range(BINS) if (bins == b).any()]
+    predicted, observed, _ = zip(*reliability(best, true), strict=True)
     figure, (axes, below) = plt.subplots(
         2, 1, figsize=(5.0, 6.0), sharex=True, height_ratios=(3, 1), layout="constrained"
     )
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=1.0, linestyle="--")
-    axes.plot([best[bins == b].mean() for b in filled], [true[bins == b].mean() for b in filled], "o-", color="#2a9d8f")
-    axes.set(ylabel="share that was so", title="Probability of the best category", ylim=(-0.02, 1.02))
-    below.hist(best, edges, color="#8ab8b2")
+    axes.plot(predicted, observed, "o-", color="#2a9d8f")
+    axes.set(ylabel="observed frequency", title="Probability of the best category", ylim=(-0.02, 1.02))
+    below.hist(best, np.linspace(0.0, 1.0, BINS + 1), color="#8ab8b2")
     below.set(xlabel="predicted", ylabel="trajectories", yscale="log")
     return figure
 
