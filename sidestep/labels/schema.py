@@ -14,7 +14,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
@@ -182,32 +182,44 @@ def is_made(path: Path) -> bool:
         return True
 
 
-def connect(path: Path) -> tuple[sqlite3.Connection, dict[str, str]]:
-    """Open the store at `path`: its connection, and what it is about. Refuses any other file, and changes none."""
+def connect(path: Path, spec: "Spec | None", scale: Scale | None) -> tuple[sqlite3.Connection, Signature, Scale]:
+    """Open the store at `path`: its connection, its model and its scale. Refuses any other file, and changes none."""
+    place = str(path)
     if not path.is_file():
-        raise InputError("there is no label store here", place=str(path))
-    connection = _connect(path, mode="rw")
+        raise InputError("there is no label store here", place=place)
     try:
-        if _pragma(connection, "application_id") != APPLICATION_ID:
-            raise InputError("this is a file, but not a label store", place=str(path))
-        version = _pragma(connection, "user_version")
-        if version != FORMAT:
-            raise InputError(
-                f"this label store has format {version}, and this version of sidestep reads format {FORMAT}; "
-                f"{'upgrade sidestep' if version > FORMAT else 'export it with the sidestep that wrote it'}",
-                place=str(path),
-            )
-        connection.execute("PRAGMA foreign_keys = ON")
-        # FULL: when a commit returns, its labels survive the end of the process and of the power.
-        connection.execute("PRAGMA synchronous = FULL")
-        about = dict(connection.execute("SELECT key, value FROM about"))
-        return connection, about
+        with ExitStack() as if_refused:
+            connection = if_refused.enter_context(closing(_connect(path, mode="rw")))
+            _check_format(connection, place)
+            connection.execute("PRAGMA foreign_keys = ON")
+            # FULL: when a commit returns, its labels survive the end of the process and of the power.
+            connection.execute("PRAGMA synchronous = FULL")
+            model, own_scale = read_about(dict(connection.execute("SELECT key, value FROM about")), place)
+            if spec is not None:
+                check_model(model, spec, place)
+            if scale is not None and scale != own_scale:
+                raise InputError(
+                    f"the store's labels are on the scale {own_scale}, not {scale}; keep one store for each scale",
+                    place=place,
+                )
+            if_refused.pop_all()
+            return connection, model, own_scale
     except STORE_ERRORS as error:
-        connection.close()
         raise cannot_use(error, path, "this is not a label store that can be read") from error
-    except InputError:
-        connection.close()
-        raise
+
+
+def _check_format(connection: sqlite3.Connection, place: str) -> None:
+    application, version = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    if application != APPLICATION_ID:
+        raise InputError("this is a file, but not a label store", place=place)
+    if version != FORMAT:
+        raise InputError(
+            f"this label store has format {version}, and this version of sidestep reads format {FORMAT}; "
+            f"{'upgrade sidestep' if version > FORMAT else 'export it with the sidestep that wrote it'}",
+            place=place,
+        )
 
 
 def cannot_use(error: Exception, path: Path, otherwise: str) -> InputError:
@@ -289,10 +301,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         )
     except sqlite3.Error as error:
         raise cannot_use(error, path, "cannot open") from error
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
 def _first_difference(before: object, now: object) -> tuple[str, str]:

@@ -63,14 +63,10 @@ class Source(NamedTuple):
 class Store:
     """An open store; `model` and `scale` say what it is about."""
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, path: str | PathLike[str], spec: "Spec | None" = None, scale: Scale | None = None) -> None:
+        """The store at `path`; refused when it is not of this model or scale, if given."""
         self.path = Path(path)
-        self._connection, entries = schema.connect(self.path)
-        try:
-            self.model, self.scale = schema.read_about(entries, str(self.path))
-        except InputError:
-            self.close()
-            raise
+        self._connection, self.model, self.scale = schema.connect(self.path, spec, scale)
         self.model_name, self.model_hash = self.model.name, self.model.hash
         self.state_names, self.action_names = self.model.state_names, self.model.action_names
 
@@ -82,20 +78,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | PathLike[str], spec: "Spec | None" = None, scale: Scale | None = None) -> Self:
-        """The store at `path`; refused when it is not of this model or scale, if given."""
-        store = cls(path)
-        try:
-            if spec is not None:
-                schema.check_model(store.model, spec, str(path))
-            if scale is not None and scale != store.scale:
-                raise InputError(
-                    f"the store's labels are on the scale {store.scale}, not {scale}; keep one store for each scale",
-                    place=str(path),
-                )
-        except InputError:
-            store.close()
-            raise
-        return store
+        return cls(path, spec, scale)
 
     @classmethod
     def open_or_create(cls, path: str | PathLike[str], spec: "Spec", scale: Scale) -> Self:
