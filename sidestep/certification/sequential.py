@@ -1,6 +1,6 @@
 """A sequential audit: fresh runs are labelled one after the other, and the audit stops as soon as it is decided.
 
-Labels of people are dear, so nobody should fix their number beforehand. Let c_n be the number of costly runs (those
+People's labels are expensive, so nobody should fix their number beforehand. Let c_n be the number of costly runs (those
 outside the event of `none>=0.95`) among the first n, and d the constraint's tolerance. The audit certifies P(cost) <= d
 at the first n with c_n <= limit[n]. A policy exactly at the tolerance makes c_n a random walk whose every probability
 is known, so that the limits come from dynamic programming over

@@ -30,7 +30,7 @@ from sidestep.runtime.files import disk_is_full
 if TYPE_CHECKING:
     from sidestep.core.model import Space, Spec
 
-STORE_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of damaged files also texts and numbers that are none
+STORE_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # all that reading a damaged file may raise
 APPLICATION_ID = 0x53696465  # "Side" in the file's header: this SQLite file is a label store
 FORMAT = 1
 WAIT_SECONDS = 120.0  # for other writers, before giving up
@@ -223,7 +223,7 @@ def _check_format(connection: sqlite3.Connection, place: str) -> None:
 
 
 def cannot_use(error: Exception, path: Path, otherwise: str) -> InputError:
-    """What SQLite says against a store; a full disk is no fault of the store's."""
+    """The error of SQLite in a sentence; a full disk is not the store's fault."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     suspect = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and disk_is_full(path.parent)
     if code == sqlite3.SQLITE_FULL or suspect:

@@ -292,7 +292,7 @@ class Store:
         return [Label(*row) for row in rows]
 
     def _damaged(self, fault: str) -> InputError:
-        advice = "`sidestep label STORE --verify` looks at all of it"
+        advice = "`sidestep label STORE --verify` checks all of it"
         return InputError(f"this label store is damaged: {fault}; {advice}", place=str(self.path))
 
     def _check_ids(self, ids: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
     trajectory, step, <state columns>, <action columns>, reward [, policy, round, seed, label, annotator]
 
-`trajectory` is any name that a trajectory's rows share; they stand together, with steps 0, 1, 2, ... The last five
+`trajectory` is any name that a trajectory's rows share; they come together, with steps 0, 1, 2, ... The last five
 columns may be missing; what they say is said of the whole trajectory, on each of its rows or on some. A table of
 state-action pairs leaves out `trajectory` and `step`: each row is then a trajectory of one step.
 """
@@ -110,7 +110,7 @@ def check_header(header: Sequence[str], known: Sequence[str], needed: Sequence[s
         if name not in known:
             raise InputError(f"column '{name}' is not one of {', '.join(known)}", place=place)
         if header.count(name) > 1:
-            raise InputError(f"column '{name}' stands there twice", place=place)
+            raise InputError(f"column '{name}' appears twice", place=place)
 
 
 def read_remark(number: int, texts: Mapping[str, str], scale: Scale, problems: Problems) -> Remark:
@@ -205,7 +205,7 @@ class _Reader:
             self.problems.add(number, "trajectory is empty")
         if key != self.key:
             if key in self.ended:
-                self.problems.add(number, f"trajectory '{key}' goes on after other rows; its rows must stand together")
+                self.problems.add(number, f"trajectory '{key}' goes on after other rows; its rows must be together")
             if self.key is not None:
                 self.ended.add(self.key)
             self.key, self.next_step = key, 0

@@ -2,7 +2,7 @@
 
 A safety model reads a trajectory and says how probable each of its K ordered categories is. Leading axes are a
 batch: one trajectory is (T, state), a thousand are (1000, T, state), and the same method takes both. Step t counts
-when t < length; what stands after that changes nothing, whatever it is.
+when t < length; what comes after that changes nothing, whatever it is.
 """
 
 from abc import abstractmethod
@@ -78,7 +78,7 @@ class Temperature(Calibration):
 
 @dataclass(frozen=True)
 class Layers:
-    """The shape of a network beside its sizes; each kind of model has some of these."""
+    """The shape of a network, without its sizes; each kind of model has some of these."""
 
     cell: str | None = None
     layers: int | None = None

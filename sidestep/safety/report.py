@@ -17,8 +17,8 @@ class Scores:
     log_loss: float
     calibration_error: float  # of the most probable category
     best_or_not_calibration_error: float  # of the probability of the best category
-    precision: tuple[float | None, ...]  # a category; None where it was never predicted
-    recall: tuple[float | None, ...]  # a category; None where it never occurred
+    precision: tuple[float | None, ...]  # of each category; None where it was never predicted
+    recall: tuple[float | None, ...]  # of each category; None where it never occurred
     confusion: tuple[tuple[int, ...], ...]  # rows: true category, columns: predicted
 
 
@@ -30,7 +30,7 @@ class FitReport:
     held_out: int
     category_counts: tuple[int, ...]
     steps: int  # minibatches done
-    best_steps: tuple[int, ...]  # after how many the parameters that were kept stood, a member
+    best_steps: tuple[int, ...]  # of each member: the minibatches behind the parameters that were kept
     epochs: float  # passes over the training trajectories
     seconds: float
     parameters: int
