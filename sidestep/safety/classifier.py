@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from sidestep.safety.base import Temperature, real_steps
-from sidestep.safety.recurrent import affine, dropout, uniform
-from sidestep.safety.recurrent_model import RecurrentModel, Shape
+from sidestep.safety.recurrent import Shape, affine, dropout, uniform
+from sidestep.safety.recurrent_model import RecurrentModel
 
 
 class Classifier(RecurrentModel):

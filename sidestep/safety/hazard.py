@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.safety.base import Actions, Lengths, States, real_steps
-from sidestep.safety.recurrent import PRECISION, affine, dropout, uniform
-from sidestep.safety.recurrent_model import RecurrentModel, Shape
+from sidestep.safety.recurrent import PRECISION, Shape, affine, dropout, uniform
+from sidestep.safety.recurrent_model import RecurrentModel
 from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities, nested
 
 INITIAL_BIAS = -3.0  # a hazard of 0.05 per step: neither "all safe" nor "all lost" before the first label is seen

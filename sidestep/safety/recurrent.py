@@ -7,7 +7,7 @@ that the GRU has reverse-mode derivatives only (`jax.grad`, not `jax.jvp`).
 """
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 Cell = Literal["gru", "lstm"]
 PRECISION = jnp.float32  # of parameters, even where another library has turned on 64 bits
+
+
+class Shape(NamedTuple):
+    """Of recurrent layers and the encoder before them."""
+
+    layers: int
+    units: int
+    dropout: float
+    encoder: tuple[int, ...] = ()
 
 
 class GRU(eqx.Module):
@@ -119,17 +128,8 @@ class Recurrent(eqx.Module):
     layers: tuple[GRU | LSTM, ...]
     dropout: float = eqx.field(static=True)
 
-    def __init__(
-        self,
-        cell: Cell,
-        input_size: int,
-        units: int,
-        layers: int,
-        dropout: float,
-        *,
-        key: PRNGKeyArray,
-        encoder: tuple[int, ...] = (),
-    ):
+    def __init__(self, cell: Cell, input_size: int, shape: Shape, *, key: PRNGKeyArray):
+        layers, units, dropout, encoder = shape
         widths = (input_size, *encoder)
         keys = jax.random.split(jax.random.fold_in(key, layers), max(len(encoder), 1))
         self.encoder = tuple(

@@ -1,7 +1,7 @@
 """What the recurrent safety models share: layers over (state, action), a linear head, and how they are made."""
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -9,16 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.core.errors import InputError
 from sidestep.safety.base import Calibration, Layers, NetworkModel, check_dropout
-from sidestep.safety.recurrent import Cell, Recurrent
-
-
-class Shape(NamedTuple):
-    """Of the recurrent part."""
-
-    layers: int
-    units: int
-    dropout: float
-    encoder: tuple[int, ...] = ()
+from sidestep.safety.recurrent import Cell, Recurrent, Shape
 
 
 class RecurrentModel(NetworkModel):
@@ -56,15 +47,7 @@ class RecurrentModel(NetworkModel):
         )
         check_recurrent(cell, shape)
         recurrent_key, *head_keys = jax.random.split(key, 3)
-        self.recurrent = Recurrent(
-            cell,
-            state_size + action_size,
-            shape.units,
-            shape.layers,
-            shape.dropout,
-            key=recurrent_key,
-            encoder=shape.encoder,
-        )
+        self.recurrent = Recurrent(cell, state_size + action_size, shape, key=recurrent_key)
         self.head_weight, self.head_bias = self.make_head(shape.units, categories, *head_keys)
         self.cell = cell
 
