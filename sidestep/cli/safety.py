@@ -9,7 +9,7 @@ import numpy as np
 
 from sidestep.cli.console import progress_bar, say, say_json, show_table
 from sidestep.core.errors import InputError
-from sidestep.core.records import Json, to_json
+from sidestep.core.records import JsonObject, to_json
 from sidestep.labels.store import Store
 from sidestep.runtime.files import save_picture
 from sidestep.safety.config import fit_settings
@@ -60,7 +60,7 @@ def fit_store(
             bar.update(progress.step, f"held-out loss {progress.held_out_loss:.4f}")
 
         model, report = fit(model, trajectories, categories, config, jax.random.key(seed), show)
-    about: dict[str, Json] = {"model": model_name, "labels": len(ids), "fit": to_json(report)}
+    about: JsonObject = {"model": model_name, "labels": len(ids), "fit": to_json(report)}
     save_safety(out, model, scale, names, about)
     if as_json:
         say_json(about)

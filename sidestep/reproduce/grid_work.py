@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 from sidestep.certification.evaluation import evaluate
 from sidestep.core.constraints import parse_constraints
 from sidestep.core.model import Model, Policy
-from sidestep.core.records import to_json
+from sidestep.core.records import JsonObject, to_json
 from sidestep.finite.occupancy import Bound
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.labels.experts import RuleExpert
@@ -77,7 +77,7 @@ class PairClassifier:
         fresh = make_safety("markov", model.spec.state.size, model.spec.action.size, len(rule.scale), key=key)
         safety, report = fit(fresh, asked.pairs, asked.categories, FitConfig(steps=self.steps, balance=1.0), fit_key)
         (out / self.file).parent.mkdir(parents=True, exist_ok=True)
-        about = {"labels": len(asked.states), "fit": to_json(report)}
+        about: JsonObject = {"labels": len(asked.states), "fit": to_json(report)}
         save_safety(out / self.file, safety, rule.scale, about=about)
         every = random_queries(model, rule, model.finite.reward.size, stream(self.seed, ASKING))
         right = np.asarray(predict(safety, every.pairs)).argmax(axis=1) == every.categories
