@@ -18,7 +18,7 @@ CERTIFYING = 0.995  # share of the error for the side that can certify
 
 def lower_bound(successes: int, trials: int, alpha: float) -> float:
     """The largest p that can be claimed as a lower bound at level alpha."""
-    from scipy.stats import beta
+    from scipy.stats import beta  # takes a second to import
 
     return 0.0 if successes == 0 else float(beta.ppf(alpha, successes, trials - successes + 1))
 

@@ -61,6 +61,15 @@ class Limits(NamedTuple):
     harmless: np.ndarray  # refused at the first n with so few harmless ones
 
 
+class Reading(NamedTuple):
+    """What the labels say of one constraint."""
+
+    status: Status
+    used: int  # labels read until it was decided
+    needed: int  # further labels that certify it if none of them is costly
+    verdict: Verdict
+
+
 @dataclass(frozen=True)
 class AuditState:
     """What the labels read so far decide."""
@@ -70,7 +79,7 @@ class AuditState:
     used: int  # labels read until it was decided
     needed: int  # further labels that certify if none of them is costly; 0 when it is decided
     counts: tuple[int, ...]  # of each category among the labels used
-    asked: tuple[int, ...] = ()  # trajectories of the store that are waiting for a label
+    asked: tuple[int, ...] = ()  # trajectories of the store that need a label
     labels: int = 0  # trajectories of the store behind the labels used; runs that are alike share one
 
 
@@ -98,21 +107,19 @@ class SequentialAudit:
         """What these labels, in the order of their runs, decide; those after the decision are not read."""
         labels = np.asarray(categories, int)
         found = [self._read_one(constraint, labels) for constraint in self.constraints]
-        refusals = [n for status, n, _, _ in found if status == "refused"]
-        used = len(labels)
+        refusals = [one.used for one in found if one.status == "refused"]
         status: Status = "undecided"
+        used, needed = len(labels), max((one.needed for one in found), default=0)
         if refusals:
-            status, used = "refused", min(refusals)
+            status, used, needed = "refused", min(refusals), 0
             found = [self._read_one(constraint, labels[:used]) for constraint in self.constraints]
-        elif all(status == "certified" for status, _, _, _ in found):
-            status, used = "certified", max((n for _, n, _, _ in found), default=0)
-        needed = max((needed for _, _, needed, _ in found), default=0) if status == "undecided" else 0
+        elif all(one.status == "certified" for one in found):
+            status, used, needed = "certified", max((one.used for one in found), default=0), 0
         width = len(self.constraints[0].weights) if self.constraints else 1
         counts = np.bincount(labels[:used], minlength=width)
-        return AuditState(status, tuple(verdict for *_, verdict in found), used, needed, tuple(counts.tolist()))
+        return AuditState(status, tuple(one.verdict for one in found), used, needed, tuple(counts.tolist()))
 
-    def _read_one(self, constraint: Constraint, labels: np.ndarray) -> tuple[Status, int, int, Verdict]:
-        """Status of one constraint, labels read until then, labels still needed at best, and its verdict."""
+    def _read_one(self, constraint: Constraint, labels: np.ndarray) -> Reading:
         limits = stopping_limits(constraint.tolerance, self.alpha, self.most)
         labels = labels[: self.most]
         costly = np.cumsum(np.asarray(constraint.cost_weights)[labels], dtype=int) if len(labels) else np.zeros(0, int)
@@ -132,7 +139,7 @@ class SequentialAudit:
             status = "refused"
         else:
             needed = int(np.argmax(limits.costly >= cost)) - used
-        return status, used, needed, _verdict(constraint, cost, used, low, high, status == "certified")
+        return Reading(status, used, needed, _verdict(constraint, cost, used, low, high, status == "certified"))
 
 
 def people_audit(
@@ -223,7 +230,7 @@ def _step(alive: np.ndarray, chance: float) -> np.ndarray:
 
 def running_bounds(costly: int, trials: int, alpha: float) -> tuple[float, float]:
     """Bounds on P(cost), each of which holds for all numbers of trials at once with probability 1 - alpha."""
-    from scipy.special import betaln, xlog1py, xlogy
+    from scipy.special import betaln, xlog1py, xlogy  # slow to import
 
     share = costly / trials if trials else 0.5
     threshold = betaln(1 + costly, 1 + trials - costly) + math.log(alpha)
@@ -238,7 +245,7 @@ def running_bounds(costly: int, trials: int, alpha: float) -> tuple[float, float
 
 def _solve(function: Callable[[float], float], low: float, high: float) -> float:
     """Where a function that changes its sign between low and high is zero."""
-    from scipy.optimize import brentq
+    from scipy.optimize import brentq  # slow to import
 
     return high if function(high) == 0 else float(brentq(function, low, high, xtol=1e-9))
 

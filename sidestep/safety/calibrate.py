@@ -22,7 +22,7 @@ def calibrate(model: M, evidence: Evidence, categories: Int[np.ndarray, " batch"
     minimise  sum_i -log P(category_i) + PRIOR / 2 |theta|^2,  theta = 0 being the network as it is: the prior keeps a
     perfect score on a few trajectories from making the model infinitely sure.
     """
-    from scipy.optimize import minimize
+    from scipy.optimize import minimize  # slow to import
 
     start, unflatten = ravel_pytree(type(model.calibration).identity())
     padded = np.full(jax.tree.leaves(evidence)[0].shape[0], -1)
