@@ -104,6 +104,8 @@ def test_majority_and_its_ties(store):
     store.label(ids[3:], [0], "a")
     assert store.labelled("majority")[2].tolist() == [0, 2, 1, 0]  # the tie 0, 1, 2 goes to the worst
     assert store.labelled("newest")[2].tolist() == [2, 2, 1, 0]
+    assert store.categories() == {1: 2, 2: 2, 3: 1, 4: 0}
+    assert store.categories("majority") == {1: 0, 2: 2, 3: 1, 4: 0}
     with pytest.raises(InputError, match="'newest' or 'majority'"):
         store.labelled("oldest")
 

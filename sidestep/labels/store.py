@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Added", "Label", "Source", "Store", "Verification", "single_steps", "spec_hash"]
 
+ROWS = "SELECT id, length, steps, content FROM trajectories"
+LOG = "SELECT trajectory, category, annotator, time FROM labels"
 SOURCE_TYPES = ([str, str], [str, int, str], [str, int, int, str])  # of a row's entries but those that are empty
 
 
@@ -180,19 +182,13 @@ class Store:
         """Ids, trajectories and categories of all that have a label."""
         with self.transaction("DEFERRED"):
             category_of = self.categories(resolve)
-            where = "id IN (SELECT trajectory FROM labels)"
-            ids, trajectories = self._trajectories(
-                f"SELECT id, length, steps, content FROM trajectories WHERE {where} ORDER BY id"
-            )
+            ids, trajectories = self._trajectories(f"{ROWS} WHERE id IN (SELECT trajectory FROM labels) ORDER BY id")
         return ids, trajectories, np.array([category_of[i] for i in ids.tolist()], np.int32)
 
     def unlabelled(self, limit: int | None = None) -> tuple[np.ndarray, "Trajectory"]:
         """Ids and trajectories without a label, the oldest first, at most `limit`."""
-        return self._trajectories(
-            "SELECT id, length, steps, content FROM trajectories t "
-            "WHERE NOT EXISTS (SELECT 1 FROM labels WHERE trajectory = t.id) ORDER BY id LIMIT ?",
-            (-1 if limit is None else limit,),
-        )
+        query = f"{ROWS} WHERE id NOT IN (SELECT trajectory FROM labels) ORDER BY id LIMIT ?"
+        return self._trajectories(query, (-1 if limit is None else limit,))
 
     def get(self, ids: int | Sequence[int]) -> "Trajectory":
         """The trajectories with these ids, in this order; a batch of one for a single id."""
@@ -210,7 +206,7 @@ class Store:
 
     def everything(self) -> tuple[np.ndarray, "Trajectory"]:
         """Ids and trajectories, labelled or not."""
-        return self._trajectories("SELECT id, length, steps, content FROM trajectories ORDER BY id")
+        return self._trajectories(f"{ROWS} ORDER BY id")
 
     def sources(self, ids: Sequence[int]) -> list[Source]:
         """Where the trajectories with these ids came from."""
@@ -225,13 +221,12 @@ class Store:
 
     def log(self) -> list[Label]:
         """Every label ever given, in the order in which they were given."""
-        return self._labels("SELECT trajectory, category, annotator, time FROM labels ORDER BY id")
+        return self._labels(f"{LOG} ORDER BY id")
 
     def history(self, trajectory: int) -> list[Label]:
         """Every label that one trajectory was ever given, the newest last."""
         self._check_ids([trajectory])
-        query = "SELECT trajectory, category, annotator, time FROM labels WHERE trajectory = ? ORDER BY id"
-        return self._labels(query, (int(trajectory),))
+        return self._labels(f"{LOG} WHERE trajectory = ? ORDER BY id", (int(trajectory),))
 
     def categories(self, resolve: Resolve = "newest") -> dict[int, int]:
         """The category of every labelled trajectory, by id; `resolve` settles disagreement (see `votes`)."""
@@ -240,9 +235,8 @@ class Store:
     def counts(self, resolve: Resolve = "newest") -> dict[str, int]:
         """The number of labelled trajectories in each category."""
         categories = np.fromiter(self.categories(resolve).values(), np.int64)
-        return dict(
-            zip(self.scale.categories, np.bincount(categories, minlength=len(self.scale)).tolist(), strict=True)
-        )
+        counts = np.bincount(categories, minlength=len(self.scale))
+        return dict(zip(self.scale.categories, counts.tolist(), strict=True))
 
     def agreement(self) -> Agreement:
         """How far the annotators agree (see `votes`)."""
@@ -256,7 +250,7 @@ class Store:
             with self.transaction("DEFERRED"):
                 read = self._connection.execute
                 ids: set[object] = set()
-                for row in read("SELECT id, length, steps, content FROM trajectories ORDER BY id"):
+                for row in read(f"{ROWS} ORDER BY id"):
                     trajectories += 1
                     ids.add(row[0])
                     if fault := schema.trajectory_fault(row, self._numbers):
