@@ -30,6 +30,7 @@ from sidestep.labels.rules import Rule
 from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
 from sidestep.runs.folder import Run
+from sidestep.runs.records import RunConfig
 
 ROLLOUTS = 2000
 CONFIDENCE = 0.95
@@ -105,7 +106,7 @@ def whole_product(audits: int, repetitions: int) -> float:
     wrong = 0
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         for repetition in range(repetitions):
-            run = Run.create(Path(folder) / str(repetition), {"kind": "plan"})
+            run = Run.create(Path(folder) / str(repetition), RunConfig(model="coin"))
             auditor = Auditor(Ledger(run), model, constraints, rule)
             for number in range(audits):
                 seed = repetition * audits + number

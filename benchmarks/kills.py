@@ -104,7 +104,7 @@ def content(folder: Path) -> dict[str, Any]:
     """All of a finished run that must be the same."""
     run = Run(folder)
     result = run.read_json("result.json")
-    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in run.metrics()]
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in run.metric_rows()]
     found = {"result": {k: v for k, v in result.items() if k != "seconds"}, "metrics": rows}
     if (folder / LABELS).is_file():
         with Store.open(folder / LABELS) as store:

@@ -18,6 +18,7 @@ from sidestep.models import load_model
 from sidestep.policies.files import save_policy
 from sidestep.policies.networks import make_policy
 from sidestep.runs.folder import Run
+from sidestep.runs.records import RunConfig
 
 SCALE = Scale()
 AUDITS = 10_000
@@ -177,8 +178,8 @@ def run(tmp_path):
     """A run of a user's model that no rule labels."""
     (tmp_path / "walk.py").write_text(WALK)
     reference = f"{tmp_path / 'walk.py'}:walk"
-    config = {"kind": "plan", "model": reference, "rule": None, "constraints": ["none>=0.95"], "seed": 4}
-    run = Run.create(tmp_path / "run", {**config, "categories": list(SCALE.categories), "method": "default"})
+    config = RunConfig(model=reference, constraints=("none>=0.95",), seed=4, categories=SCALE.categories)
+    run = Run.create(tmp_path / "run", config)
     policy = make_policy(load_model(reference), jax.random.key(0), widths=(4,))
     save_policy(run.path / "policy.safetensors", policy, reference)
     run.write_json("result.json", {"model": "walk", "labels_used": 40, "audit_labels": 0, "seed": 4})
@@ -207,7 +208,7 @@ def test_certify_asks_people_and_writes_what_they_decide(run, tmp_path, capsys):
 
 
 def test_people_label_in_any_order_and_the_audit_goes_on_until_it_is_decided(run):
-    model = load_model(run.config["model"])
+    model = load_model(run.config.model)
     policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
     with Store.create(run.path / "labels.store", model.spec, SCALE) as store:
 
@@ -232,7 +233,7 @@ def test_people_label_in_any_order_and_the_audit_goes_on_until_it_is_decided(run
 
 
 def test_runs_that_are_alike_are_labelled_once(run):
-    model = load_model(run.config["model"])
+    model = load_model(run.config.model)
     asked = constraints("none>=0.95")
 
     class Still(type(model)):

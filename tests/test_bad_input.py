@@ -246,7 +246,7 @@ def test_files_that_cannot_be_read(tmp_path, capsys):
 
 REFERENCES = {
     "navigaton": "did you mean 'navigation'?",
-    "": "the built-in names are boxpushing, driving",
+    "": "its value is empty",
     "warehouse": "expected a built-in name, a path",
     "model.txt": "expected a built-in name, a path",
     "navigation:x": "expected a built-in name",
@@ -283,18 +283,19 @@ def test_reference_that_is_wrong(reference, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["chek", "navigation"], "unknown option or command 'chek'; the commands are demo, models, check"),
+        (["chek", "navigation"], "there is no command 'chek'; the commands are demo, models, check"),
         (["--bogus"], "'--bogus'"),
-        (["check"], "MODEL is missing"),
+        (["check"], "required: MODEL; see sidestep check --help"),
         (["check", "navigation", "more"], "'more'"),
         (["check", "navigation", "--seed", "x"], "option --seed: expected a whole number, not 'x'"),
         (["check", "navigation", "--seed", "1.5"], "option --seed: expected a whole number, not '1.5'"),
-        (["check", "navigation", "--sed", "1"], "unknown option '--sed'; did you mean --seed?"),
-        (["models", "--seed"], "option --seed: its value is missing"),
+        (["check", "navigation", "--sed", "1"], "unknown option or argument '--sed'; did you mean --seed?"),
+        (["check", "navigation", "--seed"], "option --seed: expected one argument"),
+        (["models", "--seed", "1"], "unknown option or argument '--seed'; see sidestep models --help"),
         (["models", "all"], "'all'"),
         (["plan", "navigation", "--margin", "x"], "option --margin: expected a number, not 'x'"),
         (["plan", "navigation", "--epochs", "1.5"], "option --epochs: expected a whole number, not '1.5'"),
-        (["plan", "navigation", "--widths", "8", "x"], "option --widths: expected numbers, not '8', 'x'"),
+        (["plan", "navigation", "--widths", "8", "x"], "option --widths: expected a whole number, not 'x'"),
         (["plan", "navigation", "--observe", "sky"], "--observe: expected one of clock, memory, state, not 'sky'"),
         (
             ["reproduce", "tables"],

@@ -8,6 +8,8 @@ import textwrap
 import pytest
 
 from sidestep import __version__
+from sidestep.cli.arguments import arguments_of
+from sidestep.cli.commands import COMMANDS
 from sidestep.cli.main import main
 
 HEAVY = {"jax", "equinox", "optax", "pyRDDLGym", "pyRDDLGym_jax", "matplotlib", "scipy", "sklearn", "pyarrow"}
@@ -73,14 +75,15 @@ def test_help_lists_the_commands(arguments, capsys):
     assert "List the built-in models" in said
 
 
-@pytest.mark.parametrize("command", ["models", "check"])
-def test_every_command_has_help_and_the_common_options(command, capsys):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_all_its_options(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
-    assert "--seed" in said
-    assert "--quiet" in said
+    for argument in arguments_of(COMMANDS[command]):
+        assert (argument.metavar or argument.flag) in said
+        assert argument.help
 
 
 def test_version(capsys):
@@ -114,7 +117,7 @@ def test_check_of_a_bad_model(model_file, capsys):
 
 
 def test_interruption_has_its_own_status(monkeypatch, capsys):
-    def interrupted():
+    def interrupted(asked):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sidestep.cli.models.list_models", interrupted)

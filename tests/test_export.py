@@ -202,7 +202,7 @@ def run(tmp_path):
 
 
 def test_a_run_is_exported_by_command_and_by_method(run, tmp_path, capsys):
-    assert main(["export", str(run), str(tmp_path / "a.py"), "--quiet"]) == 0
+    assert main(["export", str(run), str(tmp_path / "a.py")]) == 0
     assert sidestep.load(run).export(tmp_path / "b.py") == tmp_path / "b.py"
     assert (tmp_path / "a.py").read_text() == (tmp_path / "b.py").read_text()
     assert str(tmp_path / "a.py") in capsys.readouterr().out

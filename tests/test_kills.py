@@ -32,7 +32,7 @@ def content(folder):
     with Store.open(folder / LABELS) as store:
         labels = [(label.trajectory, label.category) for label in store.log()]
     files = [(folder / name).read_bytes() for name in ("policy.safetensors", "scenes.safetensors")]
-    return {**run.read_json("result.json"), "seconds": 0}, run.metrics(), labels, files
+    return {**run.read_json("result.json"), "seconds": 0}, run.metric_rows(), labels, files
 
 
 def test_killed_and_resumed_it_ends_the_same(tmp_path):

@@ -101,7 +101,7 @@ def test_the_table_names_the_problem_both_discounts_and_the_side_effects(around,
         (["--constraint", "none>=0.95"], "from above"),
         (["--constraint", "awful<=0"], "there is no 'awful' to bound; there are mild, severe, penalty"),
         (["--constraint", "mild<=x"], "from above"),
-        (["--discount", "1.5"], "must lie between 0 and 1"),
+        (["--discount", "1.5"], "must be less than 1, not 1.5"),
         (["--rule", "nothing"], "expected one of paper, share"),
     ],
 )

@@ -115,7 +115,7 @@ def fitted(file, tmp_path_factory):
         ["label", f"{folder}/x.store", "--model", reference, "--rule", rule],
         ["fit", f"{folder}/x.store", "--out", f"{folder}/safety.safetensors", "--steps", "100", "--units", "4"],
     ):
-        assert main([*arguments, "--quiet"]) == 0
+        assert main(arguments) == 0
     return folder
 
 

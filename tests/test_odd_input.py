@@ -87,16 +87,16 @@ def test_no_command_loads_a_model_without_trying_it():
     [
         (["check", "navigation", "--seed", str(2**70)], "--seed: must be at most 2,147,483,647 in size"),
         (["check", "navigation", "--seed", str(-(2**70))], "--seed: must be at most 2,147,483,647 in size"),
-        (["check", "navigation", "--seed", "-1"], "--seed: must be a whole number from 0 on, not -1"),
+        (["check", "navigation", "--seed", "-1"], "--seed: must be at least 0, not -1"),
         (["check", "navigation", "--seed", "9" * 5000], "option --seed: "),
         (
             ["collect", "navigation", "--store", "x", "--count", "0"],
-            "--count: must lie between 1 and 100,000,000, not 0",
+            "--count: must be at least 1, not 0",
         ),
         (["collect", "navigation", "--store", "x", "--count", str(10**30)], "--count: must be at most 2,147,483,647"),
         (
             ["collect", "navigation", "--store", "x", "--horizon", "2000000"],
-            "--horizon: must lie between 1 and 1,000,000",
+            "--horizon: must be at most 1,000,000, not 2000000",
         ),
         (
             ["collect", "navigation", "--store", "x", "--horizon", "1000000", "--count", "100000"],
@@ -108,7 +108,7 @@ def test_no_command_loads_a_model_without_trying_it():
         (["plan", "navigation", "--rounds", "-3"], "--rounds: must be at least 1, not -3"),
         (["plan", "navigation", "--learning-rate", "nan"], "--learning-rate: must be a finite number, not nan"),
         (["plan", "navigation", "--widths", "64", "0"], "--widths: must be at least 1, not 0"),
-        (["plan", "navigation", "--seeds", "2000000000"], "--seeds: must lie between 1 and 1,000"),
+        (["plan", "navigation", "--seeds", "2000000000"], "--seeds: must be at most 1,000"),
         (["limits", "boxpushing", "--discount", "inf"], "--discount: must be a finite number, not inf"),
         (["label", "x" * 300], "File name too long"),
         (["label", "a/" * 3000], "File name too long"),
@@ -153,9 +153,9 @@ def test_json_is_all_that_stands_on_standard_output(file, tmp_path, capsys):
         "def rule(t):\n    print('labelling')\n    return (t.states[..., 0].max(axis=1) > 0.5).astype(int)\n"
     )
     store = str(tmp_path / "x.store")
-    quiet = ["--rule", f"{rule}:rule", "--quiet"]
-    assert main(["collect", f"{file}:Walk", "--store", store, "--count", "60", *quiet]) == 0
-    assert main(["label", store, "--model", f"{file}:Walk", *quiet]) == 0
+    by_rule = ["--rule", f"{rule}:rule"]
+    assert main(["collect", f"{file}:Walk", "--store", store, "--count", "60", *by_rule]) == 0
+    assert main(["label", store, "--model", f"{file}:Walk", *by_rule]) == 0
     capsys.readouterr()
     out = str(tmp_path / "s.safetensors")
     assert main(["fit", store, "--out", out, "--steps", "100", "--units", "4", "--json"]) == 0

@@ -8,7 +8,7 @@ from typing import Literal, get_args, get_origin
 import jax
 import pytest
 
-from sidestep.cli.main import _given, _parse, main
+from sidestep.cli.main import _parse, main
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.records import to_json
@@ -60,7 +60,7 @@ def test_every_option_of_the_planner_changes_the_plan_or_is_refused(name, method
     before = flattened(config)
     value = other_value(name, OPTIONS[name][0], before.get(name))
     words = ["plan", "navigation", "--safety", "nav.safetensors", *as_arguments(name, value)]
-    given = _given(_parse(words).settings)
+    given = _parse(words).planning
     assert given == {name: value}
     if name in before and not (name == "constraint_gradient" and method == "exact"):
         after = with_options(config, given)

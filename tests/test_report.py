@@ -27,6 +27,7 @@ from sidestep.report.html import write_report
 from sidestep.report.page import number, tag
 from sidestep.report.svg import INK, style, svg
 from sidestep.runs.folder import Run
+from sidestep.runs.records import Metric, Round
 from sidestep.safety.io import make_safety, save_safety
 
 MODEL = '''
@@ -395,24 +396,28 @@ def test_trajectories_are_drawn_on_their_domain(model, expected):
 
 
 def test_epochs_count_on_from_round_to_round():
-    rows = [{"epoch": epoch, "round": place} for place in range(2) for epoch in (50, 100)]
+    rows = [Metric(epoch=epoch, round=place) for place in range(2) for epoch in (50, 100)]
     done, begins = figures.epochs(rows)
     assert done.tolist() == [50, 100, 150, 200]
     assert begins == [100]
-    on = [{"epoch": epoch, "round": place} for epoch, place in ((50, 0), (100, 0), (150, 1))]
+    on = [Metric(epoch=epoch, round=place) for epoch, place in ((50, 0), (100, 0), (150, 1))]
     assert figures.epochs(on)[0].tolist() == [50, 100, 150]
 
 
 def test_curves_of_rows_with_holes():
     constraints = parse_constraints(["none>=0.95"], Scale())
-    rows = [{"epoch": 1}, metric(2, mean_true=[0.5], mean_return=None), metric(3, train_multipliers=[1000.0])]
+    rows = [
+        Metric(epoch=1),
+        Metric(**metric(2, mean_true=[0.5], mean_return=None)),
+        Metric(**metric(3, train_multipliers=[1000.0])),
+    ]
     with style():
         for figure in (
             figures.return_curves([rows]),
             figures.side_effect_curves([rows], Scale().categories, constraints),
             figures.multiplier_curves([rows], ["none>=0.95"]),
-            figures.round_returns([{"round": 0}]),
-            figures.round_side_effects([{"round": 0}], Scale().categories, constraints),
+            figures.round_returns([Round(0)]),
+            figures.round_side_effects([Round(0)], Scale().categories, constraints),
         ):
             assert "</svg>" in svg("x", "words", figure)
 

@@ -116,7 +116,7 @@ def test_of_two_resumes_at_once_one_goes_on(tmp_path, capsys):
     assert f"process {both[1 - status.index(2)].pid} on" in refused
     assert refused.count("\n") == 1
     assert f"resume {run} --quiet" in refused
-    epochs = [row["epoch"] for row in Run.open(run).metrics()]
+    epochs = [row.epoch for row in Run.open(run).metrics()]
     assert epochs == list(range(10, 401, 10))
 
 

@@ -74,7 +74,7 @@ def test_ones_own_run_moves_without_a_question(home, tmp_path, monkeypatch, caps
         there, here = (load(path).policy.act(STATE) for path in (home / "run", "moved: here?"))
         assert np.array_equal(there, here)
         assert run.model.spec.name == "yard"
-        assert main(["certify", "moved: here?", "--rollouts", "100", "--quiet"]) in (0, 1)
+        assert main(["certify", "moved: here?", "--rollouts", "100"]) in (0, 1)
         assert main(["report", "moved: here?"]) == 0
         assert main(["export", "moved: here?", str(tmp_path / "policy.py")]) == 0
         assert main(["collect", "moved: here?/inputs/yard.py:yard", "--store", "s.store", "--count", "3"]) in (0, 2)
@@ -279,7 +279,7 @@ def test_a_run_goes_on_beside_an_audit_that_people_have_not_finished(home, tmp_p
     run = tmp_path / "run"
     shutil.copytree(home / "run", run)
     before = json.loads((run / "result.json").read_text())
-    assert main(["certify", str(run), "--people", "--quiet"]) == 3
+    assert main(["certify", str(run), "--people"]) == 3
     assert json.loads((run / "audits.json").read_text())[-1]["status"] == "open"
     assert main(["resume", str(run), "--quiet"]) in (0, 1)
     audits = json.loads((run / "audits.json").read_text())

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.cli.people import tell_notes
+from sidestep.cli.work import tell_notes
 from sidestep.core.errors import InputError
 from sidestep.core.model import FunctionPolicy, Space, Spec, UniformPolicy, Variable, rollout
 from sidestep.labels.rules import load_rule

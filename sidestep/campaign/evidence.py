@@ -8,12 +8,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sidestep.campaign.choice import optimism
-from sidestep.campaign.records import Candidate, Group, Round, State
+from sidestep.campaign.records import Candidate, Group, State
 from sidestep.campaign.schedule import SLOTS
 from sidestep.certification.records import Audit
 from sidestep.core.constraints import Constraint, cost_matrix
 from sidestep.core.model import Trajectory
 from sidestep.labels.store import Store
+from sidestep.runs.records import Round
 
 RECENT = 3 * SLOTS  # groups of labels from which the gap between predicted and true costs is read
 SHOWN = SLOTS // 2  # the slot whose figures stand for a round

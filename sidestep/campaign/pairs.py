@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sidestep.campaign.evidence import Evidence
-from sidestep.campaign.records import Candidate, Round, State
+from sidestep.campaign.records import Candidate, State
 from sidestep.campaign.schedule import certifiable_costs
 from sidestep.campaign.setting import Question, Setting
 from sidestep.core.errors import Infeasible
@@ -28,6 +28,7 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.policies.files import load_policy
+from sidestep.runs.records import Round
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import load_safety, make_safety, save_safety

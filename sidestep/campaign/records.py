@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sidestep.core.errors import InputError
-from sidestep.core.records import from_json, to_json
+from sidestep.core.records import from_json
+from sidestep.runs.records import Round
 
 Stage = Literal["explore", "round", "polish", "verify", "certify"]
 
@@ -32,39 +33,6 @@ class Candidate:
     slot: int | None = None
     labels: int = 0  # of plain rollouts of this policy
     costly: tuple[float, ...] = ()  # how many of them count for each constraint
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One policy of the bank in a round: what it aims at, and what the safety model predicts of it."""
-
-    tolerance: tuple[float, ...]
-    mean_return: float
-    costs: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a round came to; figures that stand for the round are those of the bank's middle policy."""
-
-    round: int
-    labels: int
-    asked: int
-    mean_return: float
-    predicted: tuple[float, ...] | None = None  # frequency of each category
-    labelled: tuple[float, ...] | None = None  # the same among the labels of the policy's own rollouts
-    margin: float | None = None
-    optimism: float | None = None
-    slots: tuple[Slot, ...] = ()
-    accuracy: float | None = None
-    log_loss: float | None = None
-    ece: float | None = None
-    seconds: float | None = None
-    feasible: bool | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """A row of rounds.jsonl."""
-        return {("return" if name == "mean_return" else name): value for name, value in to_json(self).items()}
 
 
 @dataclass(frozen=True)

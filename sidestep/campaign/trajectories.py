@@ -11,13 +11,14 @@ from jaxtyping import Float
 from sidestep.campaign.bank import GradientBank, PolicyBank
 from sidestep.campaign.evidence import SHOWN, Evidence, varied
 from sidestep.campaign.queries import first_questions, round_questions
-from sidestep.campaign.records import Candidate, Round, Slot, Stage, State
+from sidestep.campaign.records import Candidate, Stage, State
 from sidestep.campaign.schedule import SLOTS, certifiable_costs, mendable, tolerance_schedule
 from sidestep.campaign.setting import Question, Setting
 from sidestep.campaign.table_bank import TableBank
 from sidestep.planning.methods import Exact
 from sidestep.planning.plan import Row
 from sidestep.policies.files import load_policy
+from sidestep.runs.records import Round, Slot
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety, save_safety

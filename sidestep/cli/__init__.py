@@ -1,1 +1,1 @@
-"""The command line: what can be asked for, and who does it."""
+"""The command line: what can be asked for (`commands`), how it is read (`arguments`), and who does it."""

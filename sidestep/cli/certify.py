@@ -2,77 +2,44 @@
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from sidestep.campaign.config import MOST_ROLLOUTS
 from sidestep.certification.auditor import Auditor, not_enforced, policy_hash
 from sidestep.certification.evaluation import ROLLOUTS
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, result_from_json, result_to_json
 from sidestep.certification.words import bound_in_words, percent, verdict_in_words
+from sidestep.cli.commands import Certify
 from sidestep.cli.console import say, say_json
-from sidestep.cli.people import run_store, tell_people
-from sidestep.core.constraints import Scale, parse_constraints
+from sidestep.cli.work import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, run_store, tell_people
 from sidestep.core.errors import InputError, LabelsNeeded
 from sidestep.core.records import to_json
 from sidestep.deploy.answers import Answer
-from sidestep.labels.experts import Expert, expert_of
-from sidestep.labels.store import Store
-from sidestep.runs.folder import LABELS, Run
+from sidestep.labels.experts import expert_of
+from sidestep.runs.folder import AGAIN, LABELS, Run
 
-CERTIFIED, NOT_CERTIFIED, LABELS_NEEDED = 0, 1, 3  # exit statuses; 2 is bad input
 CONFIDENCE = 0.95
 COLOURS = {"certified": "green", "met, not certified": "yellow", "not met": "red"}
 
 
-def certify(
-    folder: Path,
-    rollouts: int | None,
-    confidence: float | None,
-    people: bool,
-    seed: int | None,
-    quiet: bool,
-    as_json: bool,
-    trust: bool,
-) -> int:
+def certify(asked: Certify) -> int:
     """Make the run's next audit, or go on with the one that was begun, and print the certificate.
 
     Its bounds share the error with all earlier audits of the run. What is left out is as in the audit that was begun.
     """
-    if rollouts is not None and not 1 <= rollouts <= MOST_ROLLOUTS:
-        raise InputError(f"must lie between 1 and {MOST_ROLLOUTS:,}, not {rollouts}", place="--rollouts")
-    if confidence is not None and not 0.5 <= confidence < 1:
-        raise InputError(f"must lie in [0.5, 1), not {confidence}", place="--confidence")
-    answer = Answer(folder, trust)
-    config, scale = answer.config, Scale(answer.categories)
-    by_people = people or config["people"]
-    expert = expert_of(None if by_people else config["rule"], by_people, answer.model, scale, answer.files)
-    constraints = parse_constraints(config["constraints"], scale)
-    if not constraints:
-        raise InputError("this run has no constraint to certify", place=str(folder))
-    policy = answer.policy_of(answer.model)
-    file = policy_hash(answer.run.path / "policy.safetensors")
-    ledger = Ledger(answer.run)
-    with _store_for(expert, answer) as store:
-        auditor = Auditor(ledger, answer.model, constraints, expert, store)
-        audit = _begun(auditor, file, rollouts, confidence, seed)
-        if audit is None:
-            most, promised = rollouts or ROLLOUTS, confidence or CONFIDENCE
-            reason = not_enforced(answer.model)
-            if reason and expert.label is None:
-                raise InputError(f"nothing can be certified here: {reason}", place=str(folder))
-            auditor.require_certifiable(most, promised, ledger.next_number)
-            seed = answer.config["seed"] if seed is None else seed
-            audit = auditor.begin(file, seed=seed, most=most, promised=promised)
+    with Run.open(asked.folder).held(AGAIN):
+        loaded = Answer(asked.folder, asked.trust)
+        if not loaded.constraints:
+            raise InputError("this run has no constraint to certify", place=str(asked.folder))
+        ledger = Ledger(loaded.run)
         try:
-            audit = auditor.finish(audit, policy)
+            audit = _audited(asked, loaded, ledger)
         except LabelsNeeded as needed:
-            _ask(answer.run, needed, as_json)
+            _ask(loaded.run, needed, asked.json)
             return LABELS_NEEDED
-    result = _written(answer, audit, ledger.audits)
-    printed = Result(**_about(result)).with_audit(audit, ledger.audits)
-    if as_json:
+        result = _written(loaded, audit, ledger.audits)
+    of_audit = replace(result, constraints=None, diagnosis=None, harmless_return=None, sampled=None, candidate=None)
+    printed = of_audit.with_audit(audit, ledger.audits)
+    if asked.json:
         say_json({"status": audit.status, **result_to_json(printed)})
     else:
         print_certificate(printed)
@@ -80,48 +47,53 @@ def certify(
     return CERTIFIED if audit.certified else NOT_CERTIFIED
 
 
-def _store_for(expert: Expert, answer: Answer) -> contextlib.AbstractContextManager[Store | None]:
-    """The run's label store where labels are dear."""
-    if expert.label is not None:
-        return contextlib.nullcontext()
-    return run_store(answer.run, answer.model.spec, Scale(answer.categories))
+def _audited(asked: Certify, loaded: Answer, ledger: Ledger) -> Audit:
+    """The audit that is asked for, at its end; raises LabelsNeeded where people have to label first."""
+    model, people = loaded.model, asked.people or loaded.config.people
+    rule = None if people else loaded.config.rule
+    expert = expert_of(rule, people, model, loaded.scale, loaded.files)
+    policy, file = loaded.policy_of(model), policy_hash(loaded.run.path / "policy.safetensors")
+    free = expert.label is not None  # labels cost nothing, so that none is kept
+    with contextlib.nullcontext() if free else run_store(loaded) as store:
+        auditor = Auditor(ledger, model, loaded.constraints, expert, store)
+        audit = _begun(auditor, file, asked)
+        if audit is None:
+            most, promised = asked.rollouts or ROLLOUTS, asked.confidence or CONFIDENCE
+            reason = not_enforced(model)
+            if reason and not free:
+                raise InputError(f"nothing can be certified here: {reason}", place=str(asked.folder))
+            auditor.require_certifiable(most, promised, ledger.next_number)
+            seed = loaded.config.seed if asked.seed is None else asked.seed
+            audit = auditor.begin(file, seed=seed, most=most, promised=promised)
+        return auditor.finish(audit, policy)
 
 
-def _begun(
-    auditor: Auditor, policy: str, rollouts: int | None, confidence: float | None, seed: int | None
-) -> Audit | None:
+def _begun(auditor: Auditor, policy: str, asked: Certify) -> Audit | None:
     """The audit that was begun, if it is the one that is asked for; any other is given up, and stays in the ledger."""
     audit = auditor.ledger.open
     if audit is None:
         return None
-    asked = ((rollouts, audit.most), (confidence, audit.promised), (seed, audit.seed))
+    options = ((asked.rollouts, audit.most), (asked.confidence, audit.promised), (asked.seed, audit.seed))
     same = audit.labelled_by == auditor.expert.name and audit.policy == policy and audit.candidate is None
-    if same and all(given is None or given == begun for given, begun in asked):
+    if same and all(given is None or given == begun for given, begun in options):
         return audit
     auditor.ledger.update(replace(audit, status="abandoned"))
     return None
 
 
-def _written(answer: Answer, audit: Audit, audits: tuple[Audit, ...]) -> Result:
+def _written(loaded: Answer, audit: Audit, audits: tuple[Audit, ...]) -> Result:
     """The run's result, which counts the audit, and takes its certificate where it had none."""
-    place = str(answer.run.path / "result.json")
-    before = result_from_json(answer.result, place)
+    before = result_from_json(loaded.result, str(loaded.run.path / "result.json"))
     after = before.with_audit(audit, audits)
-    answer.run.write_json("result.json", result_to_json(after))
+    loaded.run.write_json("result.json", result_to_json(after))
     return after
-
-
-def _about(result: Result) -> dict[str, Any]:
-    """What the run's result says of the run itself."""
-    names = ("model", "labels_used", "seconds", "seed", "method", "marks_used", "pattern")
-    return {name: getattr(result, name) for name in names}
 
 
 def _ask(run: Run, needed: LabelsNeeded, as_json: bool) -> None:
     store = run.path / LABELS
     if as_json:
-        waiting = {"status": "waiting", "store": str(store), "trajectories": needed.ids, "needed": needed.at_best}
-        say_json(waiting | {"audit": to_json(needed.audit)})
+        what = {"status": "waiting", "store": str(store)}
+        say_json(what | {"trajectories": needed.ids, "needed": needed.at_best, "audit": to_json(needed.audit)})
         return
     ids = " ".join(map(str, needed.ids))
     wanted = [
@@ -137,7 +109,7 @@ def print_certificate(result: Result) -> None:
         spread = f" (about {_interval(result.returns.interval)})" if result.returns.interval else ""
         say(f"  return {result.returns.mean:.6g}{spread}, mean action")
     if result.penalty is not None:
-        say(f"  penalty {result.penalty.mean:.4g} +- {result.penalty.std:.3g}")
+        say(f"  penalty {result.penalty.mean:.4g} ± {result.penalty.std:.3g}")
     for verdict in result.constraints or ():
         word = verdict_in_words(verdict)
         observed = "unknown" if verdict.estimate is None else f"{verdict.estimate:.4f}"
@@ -154,8 +126,8 @@ def tell_audits(audits: tuple[Audit, ...]) -> None:
     """How many audits share the error, when there was more than one."""
     if len(audits) > 1:
         say(
-            f"  this was audit {len(audits)} of this run; all of them share the error, so that its own bounds are "
-            f"computed at {percent(audits[-1].confidence)}"
+            f"  this was audit {len(audits)} of this run; all of them share the error, so its own bounds are computed "
+            f"at {percent(audits[-1].confidence)}"
         )
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sidestep.core.errors import printable
+from sidestep.core.records import Json
 
 Part = str | tuple[str, str]  # a text, or a text and its style
 _own: list[TextIO] = []  # standard output, while `own_output` keeps it for what is printed here
@@ -32,7 +33,7 @@ def own_output() -> Iterator[None]:
         _own.pop()
 
 
-def say_json(content: Any) -> None:
+def say_json(content: Json) -> None:
     """Print an object as one line of JSON."""
     print(json.dumps(content), file=_own[-1] if _own else sys.stdout)
 

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from sidestep.cli.commands import Limits
 from sidestep.cli.console import Part, say, say_json, show_table
 from sidestep.core.errors import InputError
 from sidestep.finite.occupancy import Bound
@@ -12,34 +13,28 @@ from sidestep.models import checked_model
 from sidestep.reproduce.exact import PENALTY, Limit, best_return, require_finite, side_effects
 
 
-def limits(model: str, constraint: tuple[str, ...], rule: str | None, discount: float | None, as_json: bool) -> int:
+def limits(asked: Limits) -> int:
     """0 when all bounds can be met, 1 when not."""
-    mdp = require_finite(checked_model(model))
-    if discount is not None and not 0.0 < discount < 1.0:
-        raise InputError(f"must lie between 0 and 1, not {discount}", place="--discount")
-    expert = find_rule(rule, mdp)
-    if constraint and expert is None:
+    model = require_finite(checked_model(asked.model))
+    rule = find_rule(asked.rule, model)
+    if asked.constraint and rule is None:
         raise InputError(
-            f"bounds need a rule, and none of ours fits '{mdp.spec.name}'; leave --constraint out", place="--constraint"
+            f"bounds need a rule, and there is none for '{model.spec.name}'; leave --constraint out",
+            place="--constraint",
         )
-    tables = side_effects(mdp, expert) if expert else {}
+    tables = side_effects(model, rule) if rule else {}
     problems: list[list[Bound]] = [[]]
-    if constraint:
-        problems.append([parse_bound(text, tables) for text in constraint])
+    if asked.constraint:
+        problems.append([parse_bound(text, tables) for text in asked.constraint])
     elif PENALTY in tables:
         problems.append([Bound(tables[PENALTY], 0.0, PENALTY)])
-    discounts = (1.0, mdp.spec.discount if discount is None else discount)
-    found = [best_return(mdp.finite, tables, bounds, d) for bounds in problems for d in discounts]
-    if as_json:
-        say_json(
-            {
-                "model": mdp.spec.name,
-                "rule": expert.name if expert else None,
-                "limits": [limit.to_json() for limit in found],
-            }
-        )
+    discounts = (1.0, asked.discount or model.spec.discount)
+    found = [best_return(model.finite, tables, bounds, discount) for bounds in problems for discount in discounts]
+    if asked.json:
+        limits = [limit.to_json() for limit in found]
+        say_json({"model": model.spec.name, "rule": rule.name if rule else None, "limits": limits})
     else:
-        _print(mdp.spec.name, found, list(tables))
+        _print(model.spec.name, found, list(tables))
     return 0 if all(limit.value is not None for limit in found) else 1
 
 

@@ -1,7 +1,6 @@
 """`sidestep reproduce`: run an experiment's jobs, then make its tables and figures from their files."""
 
 import json
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +8,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sidestep.cli.commands import Reproduce
 from sidestep.cli.console import say, say_json
+from sidestep.cli.work import stoppable
 from sidestep.core.errors import InputError
 from sidestep.reproduce import experiments as plans
 from sidestep.reproduce.experiments import FULL, QUICK, GridMap, Size
+from sidestep.reproduce.figures import box_plots, continuous_curve, grid_curve, save_figure
 from sidestep.reproduce.jobs import Job, Jobs
+from sidestep.reproduce.tables import (
+    continuous_rows,
+    markdown,
+    non_markov_rows,
+    table1_by_map,
+    table1_rows,
+    write_table,
+)
+from sidestep.runtime.files import atomic_write
 
 EXPERIMENTS = ("table1", "continuous", "curves", "nonmarkov-grid")
 QUICK_NOTE = "quick version: fewer maps, runs, labels and epochs than the experiment; not to be compared with the paper"
@@ -54,46 +65,36 @@ class Request:
         return "; ".join(f"{name} {epochs or 'as the preset'}" for name, epochs in shown.items())
 
 
-def reproduce(
-    what: str,
-    maps: Path | None,
-    quick: bool,
-    seed: int,
-    seeds: int | None,
-    epochs: int | None,
-    out: Path,
-    workers: int,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+def reproduce(asked: Reproduce) -> int:
     """Do the jobs that are not done, write tables and figures, print the tables."""
-    for option, number, most in (("--workers", workers, 256), ("--seeds", seeds, 1000), ("--epochs", epochs, 10**7)):
-        if number is not None and not 1 <= number <= most:
-            raise InputError(f"must lie between 1 and {most:,}, not {number}", place=option)
-    size = _size(quick, epochs)
-    default = 1 if what == "curves" else size.seeds
-    found = tuple(plans.find_maps(maps, size))
+    size = _size(asked.quick, asked.epochs)
+    seeds = asked.seeds or (1 if asked.what == "curves" else size.seeds)
+    found = tuple(plans.find_maps(asked.maps, size))
     request = Request(
-        command=_command(what, maps, quick, seed, seeds, epochs),
+        command=_command(asked),
         size=size,
-        seeds=tuple(range(seed, seed + (default if seeds is None else seeds))),
+        seeds=tuple(range(asked.seed, asked.seed + seeds)),
         maps=found,
-        non_markov_maps=tuple(plans.non_markov_maps(maps, found)),
+        non_markov_maps=tuple(plans.non_markov_maps(asked.maps, found)),
     )
-    chosen = EXPERIMENTS if what == "all" else (what,)
+    chosen = EXPERIMENTS if asked.what == "all" else (asked.what,)
     jobs_of = {name: _JOBS[name](request) for name in chosen}
     every = list({job.name: job for jobs in jobs_of.values() for job in jobs}.values())
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        asked.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror}", place=f"--out {out}") from error
-    jobs = Jobs(out, request.command)
-    quiet = quiet or as_json
-    if quick:
+        raise InputError(f"cannot be made: {error.strerror}", place=f"--out {asked.out}") from error
+    jobs, quiet = Jobs(asked.out, request.command), asked.quiet or asked.json
+    if asked.quick:
         say(QUICK_NOTE, stderr=True, quiet=quiet)
-    _run(jobs, every, workers, quiet)
-    written = {name: _WRITERS[name](request, jobs, jobs_of[name]) for name in chosen}
-    _show(written, out, as_json)
+    begun = time.perf_counter()
+
+    def tell(text: str) -> None:
+        say(f"[{time.perf_counter() - begun:7.0f} s] {text}", stderr=True, quiet=quiet)
+
+    with stoppable("give the same command to go on", quiet):
+        jobs.run(every, asked.workers, tell)
+    _show({name: _WRITERS[name](request, jobs, jobs_of[name]) for name in chosen}, asked.out, asked.json)
     return 0
 
 
@@ -104,32 +105,13 @@ def _size(quick: bool, epochs: int | None) -> Size:
     return replace(size, grid_epochs=epochs, continuous_epochs=epochs, non_markov_epochs=epochs)
 
 
-def _command(what: str, maps: Path | None, quick: bool, seed: int, seeds: int | None, epochs: int | None) -> str:
-    options = {"--maps": maps, "--seed": seed or None, "--seeds": seeds, "--epochs": epochs}
+def _command(asked: Reproduce) -> str:
+    options = {"--maps": asked.maps, "--seed": asked.seed or None, "--seeds": asked.seeds, "--epochs": asked.epochs}
     given = [f"{name} {value}" for name, value in options.items() if value is not None]
-    return " ".join(["sidestep reproduce", what, *(["--quick"] if quick else []), *given])
-
-
-def _run(jobs: Jobs, every: list[Job], workers: int, quiet: bool) -> None:
-    """SIGTERM ends it as Ctrl-C does: finished jobs stay, and the same command goes on."""
-    begun = time.perf_counter()
-
-    def tell(text: str) -> None:
-        say(f"[{time.perf_counter() - begun:7.0f} s] {text}", stderr=True, quiet=quiet)
-
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        jobs.run(every, workers, tell)
-    except KeyboardInterrupt:
-        say("stopped; give the same command to go on", stderr=True, quiet=quiet)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    return " ".join(["sidestep reproduce", asked.what, *(["--quick"] if asked.quick else []), *given])
 
 
 def _write_table1(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
-    from sidestep.reproduce.tables import table1_by_map, table1_rows, write_table
-
     arguments = (jobs, request.maps, request.seeds, request.size)
     about = request.about("Table 1: Markovian side effects on grid maps", jobs, of)
     by_map = about | {"title": f"{about['title']}, map by map"}
@@ -138,9 +120,6 @@ def _write_table1(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]
 
 
 def _write_continuous(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
-    from sidestep.reproduce.figures import box_plots, save_figure
-    from sidestep.reproduce.tables import continuous_rows, write_table
-
     about = request.about("Continuous models: tests of the last 200 epochs, sampled actions", jobs, of)
     files = save_figure(jobs.out, "continuous", box_plots(jobs, request.seeds, request.size))
     rows = continuous_rows(jobs, request.seeds, request.size)
@@ -148,9 +127,6 @@ def _write_continuous(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, 
 
 
 def _write_curves(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
-    from sidestep.reproduce.figures import continuous_curve, grid_curve, save_figure
-    from sidestep.runtime.files import atomic_write
-
     files = []
     first = next((grid for grid in request.maps if grid.domain == "boxpushing"), None)
     if first is not None:
@@ -165,8 +141,6 @@ def _write_curves(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]
 
 
 def _write_non_markov(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
-    from sidestep.reproduce.tables import non_markov_rows, write_table
-
     about = request.about("Side effects of whole trajectories on grid maps", jobs, of)
     rows = non_markov_rows(jobs, request.non_markov_maps, request.seeds, request.size)
     return write_table(jobs.out, "nonmarkov-grid", rows, about)
@@ -190,8 +164,6 @@ def _show(written: dict[str, dict[str, Any]], out: Path, as_json: bool) -> None:
     if as_json:
         say_json(written)
         return
-    from sidestep.reproduce.tables import markdown
-
     for document in written.values():
         about = {key: value for key, value in document.items() if key not in ("rows", "figures")}
         say(markdown(document["rows"], about) if "rows" in document else f"# {about['title']}\n")

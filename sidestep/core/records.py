@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+    Number: TypeAlias = float
 else:  # a checker at run time cannot follow a type that refers to itself
     Json = object
+    Number = NewType("Number", float)  # any number, also one that is not finite
 
 JsonObject: TypeAlias = dict[str, Json]
-Number = NewType("Number", float)  # any number, also one that is not finite
 T = TypeVar("T")
 
 

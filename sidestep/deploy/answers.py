@@ -2,20 +2,25 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, PyTree
+from numpy.typing import ArrayLike
 
+from sidestep.core.constraints import Constraint, parse_constraints
 from sidestep.core.errors import InputError
 from sidestep.core.model import Model, within_rules
+from sidestep.deploy.export import export_numpy
 from sidestep.finite.tabular import TabularPolicy
+from sidestep.labels.experts import Expert, expert_of
 from sidestep.models import load_model
 from sidestep.policies.files import load_policy
 from sidestep.policies.networks import NetworkPolicy
 from sidestep.runs.folder import Run
+from sidestep.safety.base import SafetyModel
+from sidestep.safety.io import load_safety
 
 
 class PolicyRunner:
@@ -24,7 +29,7 @@ class PolicyRunner:
     def __init__(self, policy: NetworkPolicy | TabularPolicy) -> None:
         self.policy = policy
 
-        def act(state, clock, memory, key):
+        def act(state: Array, clock: int, memory: PyTree, key: PRNGKeyArray) -> tuple[Array, PyTree]:
             action, memory = policy.act(state, clock, memory, key)
             return within_rules(policy.model, state, action), memory
 
@@ -36,7 +41,7 @@ class PolicyRunner:
         """Begin a new trajectory."""
         self._clock, self._memory = 0, None
 
-    def act(self, state: Any, key: PRNGKeyArray | None = None) -> np.ndarray:
+    def act(self, state: ArrayLike, key: PRNGKeyArray | None = None) -> np.ndarray:
         """The action in `state`, one vector or a batch of them; a key is needed by policies that sample."""
         state = jnp.asarray(state, float)
         size = self.policy.model.spec.state.size
@@ -61,7 +66,7 @@ class PolicyRunner:
 class Monitor:
     """Follows a live trajectory step by step: the risk so far of each category or worse, and an alarm."""
 
-    def __init__(self, safety: Any, categories: tuple[str, ...], threshold: float = 0.05) -> None:
+    def __init__(self, safety: SafetyModel, categories: tuple[str, ...], threshold: float = 0.05) -> None:
         self.safety, self.categories, self.threshold = safety, categories, threshold
         self._advance = jax.jit(lambda memory, state, action: safety.advance(memory, state, action))
         self._risk = jax.jit(lambda memory: safety.risk(memory))
@@ -70,7 +75,7 @@ class Monitor:
     def restart(self) -> None:
         self._memory = self.safety.start()
 
-    def step(self, state: Any, action: Any) -> dict[str, float]:
+    def step(self, state: ArrayLike, action: ArrayLike) -> dict[str, float]:
         """Risk of "this category or worse" if the trajectory were to end after this step."""
         self._memory = self._advance(self._memory, jnp.asarray(state, float), jnp.asarray(action, float))
         risks = np.asarray(self._risk(self._memory))
@@ -83,27 +88,33 @@ class Monitor:
 
 
 class Answer:
-    """A finished run."""
+    """A run, loaded from its folder. The model is loaded when it is first needed: much can be read without it."""
 
     def __init__(self, path: str | Path, trust: bool = False) -> None:
         self.run = Run.open(Path(path))
-        self.config = self.run.config
-        self.files = self.run.files(trust)
-        self.categories = tuple(self.config["categories"])
+        self.config, self.files = self.run.config, self.run.files(trust)
+        self.categories, self.scale = self.config.categories, self.config.scale
 
     @cached_property
     def model(self) -> Model:
-        """Loaded when it is first needed: most of what a run found can be read without."""
-        return load_model(self.config["model"], files=self.files)
+        return load_model(self.config.model, files=self.files)
+
+    @cached_property
+    def expert(self) -> Expert:
+        """Who labels."""
+        return expert_of(self.config.rule, self.config.people, self.model, self.scale, self.files)
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return parse_constraints(self.config.constraints, self.scale)
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> object:
+        """result.json."""
         return self.run.read_json("result.json")
 
-    @property
-    def safety(self) -> Any:
-        from sidestep.safety.io import load_safety
-
+    @cached_property
+    def safety(self) -> SafetyModel | None:
         file = self.run.path / "safety.safetensors"
         return load_safety(file) if file.is_file() else None
 
@@ -120,13 +131,13 @@ class Answer:
         return PolicyRunner(self.policy_of(self.model))
 
     def monitor(self, threshold: float = 0.05) -> Monitor:
+        if self.safety is None:
+            raise InputError("this run has no safety model to monitor with", place=str(self.run.path))
         return Monitor(self.safety, self.categories, threshold)
 
     def export(self, path: str | Path) -> Path:
         """Write the policy as a Python file that needs only NumPy."""
-        from sidestep.deploy.export import export_numpy
-
-        return export_numpy(self, path)
+        return export_numpy(self.policy_of(self.model), path)
 
 
 def load(path: str | Path, trust: bool = False) -> Answer:

@@ -6,21 +6,24 @@ import json
 import os
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import Policy, allowed_of, require_finite_weights
+from sidestep.core.records import JsonObject
 from sidestep.deploy import numpy_policy
 from sidestep.deploy.affine_bounds import affine_bounds
 from sidestep.finite.tabular import TabularPolicy
-from sidestep.policies.networks import GaussianHead, NetworkPolicy
+from sidestep.policies.networks import ChoiceHead, GaussianHead, NetworkPolicy
 from sidestep.runtime.files import atomic_write
+from sidestep.safety.base import SafetyModel
 from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.hazard import HazardModel
 
+Arrays = dict[str, Array | np.ndarray | None]
 USE = '''
 
 class Policy({kind}):
@@ -48,18 +51,19 @@ def act(state, random=None):
 '''
 
 
-def export_numpy(run_or_policy: Any, path: str | os.PathLike[str], trust: bool = False) -> Path:
-    """Write the mean action of a policy, or of the policy of a run (loaded, or its folder), to `path`, a .py file.
+def export_numpy(policy: Policy, path: str | os.PathLike[str]) -> Path:
+    """Write the mean action of a planned policy to `path`, a .py file.
 
-    Of a table all its chances are written: where the best policy mixes actions, it has no mean. `trust` is that of
-    `sidestep.load`.
+    Of a table all its chances are written: where the best policy mixes actions, it has no mean.
     """
     target = Path(path)
     if target.suffix != ".py":
         raise InputError("the policy is written as Python; give a name that ends in .py", place=str(path))
-    policy = _policy_of(run_or_policy, trust)
+    if not isinstance(policy, NetworkPolicy | TabularPolicy):
+        raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")
+    require_finite_weights(policy, f"the policy of '{policy.model.spec.name}'")
     table = isinstance(policy, TabularPolicy)
-    about, arrays = _table_parts(policy) if table else _parts(policy)
+    about, arrays = _table_parts(policy) if isinstance(policy, TabularPolicy) else _parts(policy)
     words = f"The planned policy of {policy.model.spec.name!a}: states {_listed(policy.model.spec.state.names)}."
     words = textwrap.fill(words.replace("\\", "/").replace('"', "'"), 110, subsequent_indent="    ")
     source = [
@@ -73,19 +77,7 @@ def export_numpy(run_or_policy: Any, path: str | os.PathLike[str], trust: bool =
     return target
 
 
-def _policy_of(given: Any, trust: bool) -> Any:
-    if isinstance(given, str | os.PathLike):
-        from sidestep.deploy.answers import load
-
-        given = load(Path(given), trust)
-    policy = given if isinstance(given, Policy) else given.policy_of(given.model)
-    if not isinstance(policy, NetworkPolicy | TabularPolicy):
-        raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")
-    require_finite_weights(policy, f"the policy of '{policy.model.spec.name}'")
-    return policy
-
-
-def _table_parts(policy: TabularPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _table_parts(policy: TabularPolicy) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """What `NumpyTable` is made of: the chances, and the sizes of the one-hot factors that tell a state's row."""
     spec = policy.model.spec
     factors = [variable.size for variable in spec.state.variables]
@@ -93,7 +85,7 @@ def _table_parts(policy: TabularPolicy) -> tuple[dict[str, Any], dict[str, np.nd
     return about, {"table": np.asarray(policy.table, "<f4")}
 
 
-def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _parts(policy: NetworkPolicy) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """What `NumpyPolicy` is made of."""
     observer, spec = policy.observer, policy.model.spec
     if allowed_of(policy.model) is not None:
@@ -102,7 +94,7 @@ def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]
             "that; use it with sidestep.load"
         )
     members = _members(observer.safety)
-    arrays: dict[str, Any] = {"mean": observer.mean, "deviation": observer.deviation}
+    arrays: Arrays = {"mean": observer.mean, "deviation": observer.deviation}
     for index, (linear, norm) in enumerate(zip(policy.net.hidden, policy.net.norms, strict=True)):
         parts = {"weight": linear.weight, "bias": linear.bias, "scale": norm.weight, "shift": norm.bias}
         arrays |= {f"hidden.{index}.{name}": array for name, array in parts.items()}
@@ -114,7 +106,7 @@ def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]
         arrays |= {"high.slope": bounds.high_slope, "high.offset": bounds.high_offset}
     for index, member in enumerate(members):
         arrays |= {f"safety.{index}.{name}": array for name, array in _safety_arrays(member).items()}
-    about = {
+    about: JsonObject = {
         "model": spec.name,
         "state_size": spec.state.size,
         "horizon": observer.horizon,
@@ -131,14 +123,14 @@ def _parts(policy: NetworkPolicy) -> tuple[dict[str, Any], dict[str, np.ndarray]
     return about, {name: np.asarray(array, "<f4") for name, array in arrays.items()}
 
 
-def _head(head: Any, size: int) -> dict[str, Any]:
+def _head(head: GaussianHead | ChoiceHead, size: int) -> JsonObject:
     common = {"size": size, "outputs": head.outputs}
     if isinstance(head, GaussianHead):
         return common | {"kind": "real", "squash": head.squash}
     return common | {"kind": "one-hot" if head.one_hot else "int", "options": head.options}
 
 
-def _members(safety: Any) -> list[HazardModel]:
+def _members(safety: SafetyModel | None) -> list[HazardModel]:
     """The hazard models whose memory the policy sees: none, one, or those of an ensemble."""
     if safety is None:
         return []
@@ -152,8 +144,8 @@ def _members(safety: Any) -> list[HazardModel]:
     )
 
 
-def _safety_arrays(model: HazardModel) -> dict[str, Any]:
-    arrays = {"mean": model.standardisation.mean, "deviation": model.standardisation.deviation}
+def _safety_arrays(model: HazardModel) -> Arrays:
+    arrays: Arrays = {"mean": model.standardisation.mean, "deviation": model.standardisation.deviation}
     arrays |= {"log_scale": model.calibration.log_scale, "log_power": model.calibration.log_power}
     arrays |= {"head_weight": model.head_weight, "head_bias": model.head_bias}
     for index, dense in enumerate(model.recurrent.encoder):

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 NORM_EPSILON = 1e-5
 TINY = 1e-30  # a hazard below this is taken as this
@@ -27,7 +28,7 @@ class Exported:
         self.clock = 0
         self.memory: list[Memory] = []
 
-    def rows(self, state: Any) -> np.ndarray:
+    def rows(self, state: ArrayLike) -> np.ndarray:
         """A state (size,) or a batch of them (batch, size), as a batch."""
         states, size = np.asarray(state, np.float32), self.about["state_size"]
         if states.ndim not in (1, 2) or states.shape[-1] != size:
@@ -38,9 +39,9 @@ class Exported:
 
 
 class NumpyTable(Exported):
-    """pi(a | s) of a finite model, a row a state; an action is drawn where the best policy mixes several."""
+    """pi(a | s) of a finite model, one row per state; an action is drawn where the best policy mixes several."""
 
-    def act(self, state: Any, random: np.random.Generator | None = None) -> np.ndarray:
+    def act(self, state: ArrayLike, random: np.random.Generator | None = None) -> np.ndarray:
         """The one-hot action in a state (size,) or a batch of them (batch, size)."""
         rows = self.rows(state)
         place, start = np.zeros(len(rows), int), 0
@@ -64,7 +65,7 @@ class NumpyPolicy(Exported):
         other.clock = clock
         return other
 
-    def act(self, state: Any) -> np.ndarray:
+    def act(self, state: ArrayLike) -> np.ndarray:
         """The action at the next step of the trajectory, for a state (size,) or a batch of them (batch, size)."""
         rows = self.rows(state)
         if not self.memory:

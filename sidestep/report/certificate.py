@@ -1,7 +1,6 @@
 """The answer of a run in one sentence, and the certificate behind it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ def answer(folder: Folder) -> Html:
 
 
 def _of_one(folder: Folder) -> tuple[str, str]:
-    result = folder.result
+    result = folder.finished
     if result is None:
         return "fair", f"There is no answer yet: the run has not finished; go on with sidestep resume {folder.path}."
     earned = f"a mean return of {_mean(result.returns)}" if result.returns else ""
@@ -45,7 +44,7 @@ def _of_one(folder: Folder) -> tuple[str, str]:
 
 
 def _of_seeds(seeds: Sequence[Folder]) -> tuple[str, str]:
-    results = [one.result for one in seeds if one.result is not None]
+    results = [one.finished for one in seeds if one.finished is not None]
     certified = sum(bool(result.constraints) and result.certified for result in results)
     returns = [result.returns.mean for result in results if result.returns]
     earned = ""
@@ -60,13 +59,16 @@ def _of_seeds(seeds: Sequence[Folder]) -> tuple[str, str]:
 
 def seeds_table(seeds: Sequence[Folder]) -> Html:
     """One row per seed, linked to its section."""
-    results = {one.path.name: one.result for one in seeds}
+    results = {one.path.name: one.finished for one in seeds}
     found = {name: {v.text: v for v in (one.constraints if one else None) or ()} for name, one in results.items()}
     texts = list(dict.fromkeys(text for verdicts in found.values() for text in verdicts))
     rows = []
     for one in seeds:
         verdicts = found[one.path.name]
-        cells = [tag("a", one.path.name, href=f"#{one.path.name}"), _mean(one.result.returns if one.result else None)]
+        cells = [
+            tag("a", one.path.name, href=f"#{one.path.name}"),
+            _mean(one.finished.returns if one.finished else None),
+        ]
         for text in texts:
             cells += [number(verdicts[text].estimate), _word(verdicts[text])] if text in verdicts else ["–", "–"]
         rows.append(cells)
@@ -75,7 +77,7 @@ def seeds_table(seeds: Sequence[Folder]) -> Html:
 
 def certificate(folder: Folder) -> Html:
     """The constraints one by one; then the sampled action, and every audit when there were several."""
-    result = folder.result
+    result = folder.finished
     if result is None:
         return missing("There is no certificate: the run has not finished.")
     if result.constraints is None:
@@ -143,7 +145,7 @@ def _sampled(figures: Figures) -> Html:
 
 def _audits(audits: Sequence[Audit]) -> Html:
     """Every audit of the run: a claim after several looks is only as strong as all of them together."""
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for audit in audits:
         for verdict in audit.constraints:
             cells = [number(verdict.estimate), bound_in_words(verdict), _word(verdict), number(audit.rollouts)]

@@ -1,13 +1,12 @@
 """Draws trajectories in the views of their domain, coloured by category."""
 
-from typing import Any
-
 import matplotlib
 
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
@@ -79,7 +78,7 @@ def same_frame(figures: list[Figure]) -> None:
             getattr(one, f"set_{which}lim")(*ends)
 
 
-def _framed(frame: Frame) -> tuple[Figure, Any]:
+def _framed(frame: Frame) -> tuple[Figure, Axes]:
     """A figure with all that is around the steps, and no trajectory yet."""
     figure, axes = plt.subplots(figsize=(4.5, HEIGHT[frame.kind]), layout="constrained")
     axes.set(xlabel=frame.x_label, ylabel=frame.y_label)
@@ -104,14 +103,14 @@ def _framed(frame: Frame) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _draw_zone(axes: Any, zone: Zone) -> None:
+def _draw_zone(axes: Axes, zone: Zone) -> None:
     corner, width, height = (zone.x.low, zone.y.low), zone.x.high - zone.x.low, zone.y.high - zone.y.low
     axes.add_patch(plt.Rectangle(corner, width, height, color="#a98274", alpha=0.3, linewidth=0, zorder=0))
     middle = (zone.x.low + zone.x.high) / 2
     axes.text(middle, zone.y.high + 0.15, zone.name, color="#a9674f", fontsize=9, ha="center")
 
 
-def _draw_cells(axes: Any, cells: Cells) -> None:
+def _draw_cells(axes: Axes, cells: Cells) -> None:
     colours = ListedColormap(["#80868c10", "#e9a23b50", "#d0746070", "#c8463c90", "#80868cc0"])
     height, width = len(cells.rows), len(cells.rows[0])
     tones = np.array([[cells.tones.get(cell, 0) for cell in row] for row in cells.rows])

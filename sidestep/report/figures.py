@@ -1,7 +1,7 @@
 """The curves of a run, each a small figure of its own, and the safety model's pictures in the page's format."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import matplotlib
 
@@ -9,28 +9,31 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from sidestep.core.constraints import Constraint
 from sidestep.report.drawings import shade
 from sidestep.report.svg import FAINT, INK, SIZE
+from sidestep.runs.records import Metric, Round
 from sidestep.safety.explain import Explanation
 from sidestep.safety.plots import blame_plot, reliability_plot
 
-Row = dict[str, Any]
-Histories = Sequence[Sequence[Row]]  # the rows of each seed
+Histories = Sequence[Sequence[Metric]]  # the rows of each seed
+Stroke = Literal["-", "--"]
 WIDE = 30.0  # ratio of largest to smallest multiplier from which the axis is logarithmic
 
 
-def epochs(rows: Sequence[Row]) -> tuple[np.ndarray, list[float]]:
+def epochs(rows: Sequence[Metric]) -> tuple[np.ndarray, list[float]]:
     """Epochs done at each row, counted on from round to round, and where rounds begin."""
     done: list[float] = []
     begins: list[float] = []
     before = last = 0.0
     for previous, row in zip([None, *rows], rows, strict=False):
-        epoch = float(row.get("epoch", last + 1))
-        if previous is not None and row.get("round") != previous.get("round"):
+        epoch = float(row.epoch)
+        if previous is not None and row.round != previous.round:
             before = done[-1] if epoch <= last else before
             begins.append(done[-1])
         done.append(before + epoch)
@@ -44,7 +47,7 @@ def return_curves(histories: Histories) -> Figure:
     for number, rows in enumerate(histories):
         colour = f"C{number % 6}"
         x, y = epochs(rows)[0], _column(rows, "mean_return")
-        feasible = np.array([bool(row.get("feasible")) for row in rows])
+        feasible = np.array([bool(row.feasible) for row in rows])
         axes.plot(x, y, color=colour, linewidth=1.4)
         axes.plot(x[feasible], y[feasible], "o", color=colour, markersize=4)
     axes.set(ylabel="return")
@@ -66,8 +69,9 @@ def side_effect_curves(histories: Histories, names: Sequence[str], constraints: 
                     true, predicted = true or line == "-", predicted or line == "--"
                     axes.plot(x, y, line, color=shade(category), alpha=alpha, linewidth=1.3)
     _bounds(axes, constraints)
-    axes.set(ylabel="share of trajectories", ylim=(-0.03, 1.03))
-    _legend(figure, names, [("true", "-")] * true + [("predicted", "--")] * predicted, constraints)
+    axes.set(ylabel="frequency", ylim=(-0.03, 1.03))
+    strokes: list[tuple[str, Stroke]] = [("true", "-"), ("predicted", "--")]
+    _legend(figure, names, [one for one, drawn in zip(strokes, (true, predicted), strict=True) if drawn], constraints)
     return figure
 
 
@@ -90,11 +94,11 @@ def multiplier_curves(histories: Histories, texts: Sequence[str]) -> Figure:
     return figure
 
 
-def round_returns(rounds: Sequence[Row]) -> Figure:
+def round_returns(rounds: Sequence[Round]) -> Figure:
     """Return of each round's policy against the labels spent by then; dots where it is called feasible."""
     figure, axes = plt.subplots(layout="constrained")
-    x, y = _column(rounds, "labels"), _column(rounds, "return")
-    feasible = np.array([bool(row.get("feasible")) for row in rounds])
+    x, y = _column(rounds, "labels"), _column(rounds, "mean_return")
+    feasible = np.array([bool(row.feasible) for row in rounds])
     axes.plot(x, y, color="C0", linewidth=1.4)
     axes.plot(x[feasible], y[feasible], "o", color="C0", markersize=5)
     axes.plot(x[~feasible], y[~feasible], "o", color="C0", markersize=5, markerfacecolor="none")
@@ -102,17 +106,18 @@ def round_returns(rounds: Sequence[Row]) -> Figure:
     return figure
 
 
-def round_side_effects(rounds: Sequence[Row], names: Sequence[str], constraints: Sequence[Constraint]) -> Figure:
+def round_side_effects(rounds: Sequence[Round], names: Sequence[str], constraints: Sequence[Constraint]) -> Figure:
     """Shares of the categories in each round: among the labels of its policy, and by the safety model, dashed."""
     figure, axes = plt.subplots(layout="constrained")
-    x, kinds = _column(rounds, "round"), [("labelled", "-"), ("predicted", "--")]
-    kinds = [(column, line) for column, line in kinds if any(row.get(column) for row in rounds)]
+    x = _column(rounds, "round")
+    strokes: list[tuple[str, Stroke]] = [("labelled", "-"), ("predicted", "--")]
+    kinds = [(column, line) for column, line in strokes if any(getattr(row, column) for row in rounds)]
     for column, line in kinds:
         for category in range(len(names)):
             y = _column(rounds, column, category)
             axes.plot(x, y, line, color=shade(category), linewidth=1.3, marker="o", markersize=3)
     _bounds(axes, constraints)
-    axes.set(xlabel="round", ylabel="share of trajectories", ylim=(-0.03, 1.03))
+    axes.set(xlabel="round", ylabel="frequency", ylim=(-0.03, 1.03))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, names, kinds, constraints)
     return figure
@@ -132,8 +137,8 @@ def blame_over_time(found: Explanation, names: Sequence[str]) -> Figure:
     return figure
 
 
-def _over_epochs(histories: Histories) -> tuple[Figure, Any]:
-    """Axes with a thin upright line where a round begins."""
+def _over_epochs(histories: Histories) -> tuple[Figure, Axes]:
+    """Axes with a thin vertical line where a round begins."""
     figure, axes = plt.subplots(layout="constrained")
     for begin in sorted({begin for rows in histories for begin in epochs(rows)[1]}):
         axes.axvline(begin, color=FAINT, linewidth=0.8, linestyle=":")
@@ -141,25 +146,25 @@ def _over_epochs(histories: Histories) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _column(rows: Sequence[Row], name: str, entry: int | None = None) -> np.ndarray:
-    """One number a row; NaN where a row has none."""
+def _column(rows: Sequence[Metric] | Sequence[Round], name: str, entry: int | None = None) -> np.ndarray:
+    """One number per row; NaN where a row has none."""
 
-    def of(row: Row) -> float:
-        value = row.get(name)
+    def of(row: Metric | Round) -> float:
+        value = getattr(row, name)
         if entry is not None:
-            value = value[entry] if isinstance(value, list) and entry < len(value) else None
-        return float(value) if isinstance(value, int | float) else np.nan
+            value = value[entry] if value is not None and entry < len(value) else None
+        return np.nan if value is None else float(value)
 
     return np.array([of(row) for row in rows], float)
 
 
-def _bounds(axes: Any, constraints: Sequence[Constraint]) -> None:
+def _bounds(axes: Axes, constraints: Sequence[Constraint]) -> None:
     for constraint in constraints:
         axes.axhline(constraint.bound, color=shade(constraint.weights.index(1)), linewidth=1.0, linestyle=":")
 
 
 def _legend(
-    figure: Figure, names: Sequence[str], lines: Sequence[tuple[str, Any]], constraints: Sequence[Constraint]
+    figure: Figure, names: Sequence[str], lines: Sequence[tuple[str, Stroke]], constraints: Sequence[Constraint]
 ) -> None:
     """Colours are categories, strokes say who counts them, dots are the constraints."""
     handles = [plt.Line2D([], [], color=shade(k), linewidth=2.0, label=name) for k, name in enumerate(names)]
@@ -170,7 +175,7 @@ def _legend(
     figure.legend(handles=handles, loc="outside upper left", ncols=3, columnspacing=1.2)
 
 
-def _clip_to_bulk(axes: Any, values: np.ndarray) -> None:
+def _clip_to_bulk(axes: Axes, values: np.ndarray) -> None:
     """Keep a few disastrous tests at the beginning from flattening the rest of the curve."""
     values = values[np.isfinite(values)]
     if len(values) < 8:
@@ -180,6 +185,6 @@ def _clip_to_bulk(axes: Any, values: np.ndarray) -> None:
         axes.set(ylim=(low - 0.3 * (high - low), high + 0.1 * (high - low)), ylabel="return (the lowest cut off)")
 
 
-def _plain_numbers(axis: Any) -> None:
+def _plain_numbers(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

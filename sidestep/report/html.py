@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from sidestep.core.errors import InputError
 from sidestep.report import scenes, sections
@@ -24,8 +23,7 @@ def write_report(path: Path, trust: bool = False) -> Path:
 
 
 def _title(folder: Folder) -> str:
-    constraints = ", ".join(map(str, folder.config.get("constraints") or ()))
-    return f"{folder.config.get('model', 'a run')}{', ' + constraints if constraints else ''}"
+    return ", ".join([folder.config.model, *folder.config.constraints])
 
 
 def _parts(folder: Folder) -> list[Html]:
@@ -44,7 +42,7 @@ def _parts(folder: Folder) -> list[Html]:
         section(
             "How it went", _or_sentence(lambda: sections.rounds(folder)), _or_sentence(lambda: sections.curves(folder))
         ),
-        section("Does the safety model mean what it says", _or_sentence(lambda: sections.calibration(folder))),
+        section("Calibration", _or_sentence(lambda: sections.calibration(folder))),
         section("Where the blame falls", _or_sentence(lambda: scenes.blame(folder))),
         section(
             "Labels and time",
@@ -65,7 +63,7 @@ def _seed(folder: Folder) -> Html:
     )
 
 
-def _or_sentence(make: Callable[[], Any]) -> Any:
+def _or_sentence(make: Callable[[], Html]) -> Html:
     """The part, or what is wrong with the files that it is made of."""
     try:
         return make()

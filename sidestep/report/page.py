@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 
 class Html(str):
@@ -13,13 +12,13 @@ class Html(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: Any, **attributes: str) -> Html:
+def tag(name: str, *children: object, **attributes: str) -> Html:
     """An element; children that are not Html are text. `class_` and the like lose their underscore."""
     said = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
     return Html(f"<{name}{said}>{join(children)}</{name}>")
 
 
-def join(children: Iterable[Any], between: str = "") -> Html:
+def join(children: Iterable[object], between: str = "") -> Html:
     return Html(
         escape(between).join(
             child if isinstance(child, Html) else escape(str(child)) for child in children if child != ""
@@ -27,7 +26,7 @@ def join(children: Iterable[Any], between: str = "") -> Html:
     )
 
 
-def paragraph(*children: Any) -> Html:
+def paragraph(*children: object) -> Html:
     return tag("p", *children)
 
 
@@ -36,25 +35,25 @@ def missing(sentence: str) -> Html:
     return tag("p", sentence, class_="missing")
 
 
-def section(title: str, *children: Any, name: str = "") -> Html:
+def section(title: str, *children: object, name: str = "") -> Html:
     return tag("section", tag("h2", title), *children, **({"id": name} if name else {}))
 
 
-def table(heads: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Html:
+def table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
     """A table that scrolls by itself where the screen is too narrow for it."""
     head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in heads)))
     body = tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows))
     return tag("div", tag("table", head, body), class_="scroll")
 
 
-def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
+def facts(pairs: Iterable[tuple[str, object]]) -> Html:
     """Names and values, one below the other; pairs without a value are left out."""
     return tag(
         "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value not in ("", None))
     )
 
 
-def figures(*pictures: tuple[Html, Any]) -> Html:
+def figures(*pictures: tuple[Html, object]) -> Html:
     """Pictures with their captions, as many beside each other as the screen allows."""
     shown = (tag("figure", picture, tag("figcaption", caption)) for picture, caption in pictures)
     return tag("div", *shown, class_="figures")
@@ -69,7 +68,7 @@ def badge(word: str, kind: str) -> Html:
     return tag("span", word, class_=f"badge {kind}")
 
 
-def page(title: str, *children: Any) -> str:
+def page(title: str, *children: object) -> str:
     """The whole file. It asks nothing of the network, and says so to the browser too."""
     style = Html(files("sidestep.report").joinpath("page.css").read_text(encoding="utf-8"))
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -85,14 +84,14 @@ def page(title: str, *children: Any) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">\n{tag("head", *head)}\n{body}\n</html>\n'
 
 
-def number(value: Any, digits: int = 4) -> str:
+def number(value: object, digits: int = 4) -> str:
     """Short, with a dash for what is absent or no number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def duration(seconds: Any) -> str:
+def duration(seconds: object) -> str:
     if not isinstance(seconds, int | float) or seconds != seconds:
         return "–"
     if seconds < 120:

@@ -16,6 +16,8 @@ from sidestep.report.kept import Bad, Scene, write_kept
 from sidestep.report.page import Html, code, join, missing, paragraph
 from sidestep.report.page import figures as beside
 from sidestep.report.svg import svg
+from sidestep.safety.base import predict
+from sidestep.safety.explain import explanation
 
 DRAWING = 0xD4A3  # folded into a seed's key: the trajectories drawn are those of no training and no audit
 BY_RULE = "by the rule"
@@ -48,10 +50,10 @@ def _rolled_out(folder: Folder) -> list[tuple[str, Trajectory]]:
         ("round-0.safetensors", "Before, the policy of the first round"),
     )
     for name, words in (*earlier, ("policy.safetensors", "After, the policy that is the answer")):
-        policy = folder.policy(name)
+        policy = folder.policy_in(name)
         if policy is None or (found and name.startswith("round")):
             continue
-        key = jax.random.fold_in(jax.random.key(int(folder.config.get("seed", 0))), DRAWING)
+        key = jax.random.fold_in(jax.random.key(folder.config.seed), DRAWING)
         found.append((words, jax.tree.map(np.asarray, rollout(folder.model, policy, key, BATCH))))
     return found
 
@@ -66,8 +68,6 @@ def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
     if folder.expert.label is not None:
         return np.asarray(folder.expert.label(trajectory)), BY_RULE
     if folder.safety is not None:
-        from sidestep.safety.base import predict
-
         return np.asarray(predict(folder.safety, trajectory)).argmax(axis=1), "by the safety model's likeliest category"
     return np.full(len(trajectory), -1), "nobody has judged them"
 
@@ -75,8 +75,6 @@ def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
 def _worst(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
     """The trajectory to lay blame on: of those labelled worst, or of those that the rule calls worst, the one of which
     the safety model is surest."""
-    from sidestep.safety.base import predict
-
     if folder.safety is None:
         return None
     if folder.labels is not None:
@@ -128,8 +126,6 @@ def trajectories(folder: Folder) -> Html:
 
 def blame(folder: Folder) -> Html:
     """One trajectory that was labelled bad, and the steps that the safety model blames for it."""
-    from sidestep.safety.explain import explanation
-
     if folder.safety is None:
         return missing("The run has no safety model to ask.")
     found = [(one, bad) for one in folder.seeds or [folder] if (bad := _bad(one))]

@@ -1,7 +1,6 @@
 """The parts of a report, each from what the folder holds for it, or one plain sentence that says what is missing."""
 
 import json
-from typing import Any
 
 from sidestep.core.errors import InputError
 from sidestep.report import figures
@@ -14,20 +13,20 @@ from sidestep.safety.io import Scores
 
 def asked(folder: Folder) -> Html:
     config = folder.config
-    texts = ", ".join(map(str, config.get("constraints") or ())) or "none"
+    seeds = [one.config.seed for one in folder.seeds] or [config.seed]
     pairs = [
-        ("model", config.get("model", "–")),
-        ("of the model", _notes(folder)),
-        ("constraints", texts),
+        ("model", config.model),
+        ("notes on the model", _notes(folder)),
+        ("constraints", ", ".join(config.constraints) or "none"),
         ("categories, best first", " < ".join(folder.categories)),
         ("labels come from", _expert(folder)),
-        ("method", config.get("method")),
-        ("seed", _seeds_of(folder)),
-        ("label budget", number(config["labels"]) if isinstance(config.get("labels"), int) else ""),
-        ("sidestep", config.get("version")),
+        ("method", config.method),
+        ("seeds" if folder.seeds else "seed", ", ".join(map(str, seeds))),
+        ("label budget", number(config.labels) if config.labels is not None else ""),
+        ("version of Sidestep", config.version),
     ]
-    settings = {name: config[name] for name in ("settings", "planning") if config.get(name)}
-    listing = tag("details", tag("summary", "Every setting"), code(json.dumps(settings, indent=1))) if settings else ""
+    settings = {name: part for name in ("settings", "planning") if (part := getattr(config, name))}
+    listing = tag("details", tag("summary", "All settings"), code(json.dumps(settings, indent=1))) if settings else ""
     return join([facts(pairs), listing])
 
 
@@ -40,7 +39,7 @@ def _notes(folder: Folder) -> str:
 
 
 def _expert(folder: Folder) -> str:
-    name = folder.config.get("rule")
+    name = folder.config.rule
     if not name and folder.kept:
         name = folder.kept.rule
     elif not name:
@@ -50,37 +49,35 @@ def _expert(folder: Folder) -> str:
             return "nobody that is known"
     if name:
         return f"the rule {name}"
-    return "people" if folder.config.get("kind") == "campaign" else "nobody: there is no rule"
+    return "people" if folder.config.kind == "campaign" else "nobody: there is no rule"
 
 
 def rounds(folder: Folder) -> Html:
     """The rounds of a campaign; nothing for a run that has none by its kind."""
     rows = folder.rounds
     if not rows:
-        campaign = folder.config.get("kind") == "campaign" and not folder.seeds
+        campaign = folder.config.kind == "campaign" and not folder.seeds
         return missing("No round has been finished.") if campaign else Html("")
-    heads = ["round", "labels", "asked", "return", "feasible", "margin", "accuracy", "log loss", "ece", "time"]
-    names = ("labels", "asked", "return", "feasible", "margin", "accuracy", "log_loss", "ece")
+    heads = ["round", "labels", "new labels", "return", "feasible", "margin", "accuracy", "log loss", "ECE", "time"]
     cells = [
-        [row.get("round", "–"), *(_cell(row.get(name)) for name in names), duration(row.get("seconds"))] for row in rows
-    ]
-    earned = "Return of each round's policy against the labels spent; open where it is not called feasible."
-    labelled = ", and the labels of the round's own policy" if any(row.get("labelled") for row in rows) else ""
-    shares = f"Side effects by round: what the safety model predicts{labelled}."
-    return join(
         [
-            beside(
-                (svg("rounds-return", earned, figures.round_returns(rows)), earned),
-                (
-                    svg(
-                        "rounds-shares", shares, figures.round_side_effects(rows, folder.categories, folder.constraints)
-                    ),
-                    shares,
-                ),
-            ),
-            table(heads, cells),
+            row.round,
+            *map(number, (row.labels, row.asked, row.mean_return)),
+            "–" if row.feasible is None else "yes" if row.feasible else "no",
+            *map(number, (row.margin, row.accuracy, row.log_loss, row.ece)),
+            duration(row.seconds),
         ]
+        for row in rows
+    ]
+    earned = "Return of each round's policy against the labels used; an open circle is a policy predicted to be unsafe."
+    labelled = ", and the labels of the round's own policy" if any(row.labelled for row in rows) else ""
+    shares = f"Side effects by round: what the safety model predicts{labelled}."
+    by_round = figures.round_side_effects(rows, folder.categories, folder.constraints)
+    pictures = beside(
+        (svg("rounds-return", earned, figures.round_returns(rows)), earned),
+        (svg("rounds-shares", shares, by_round), shares),
     )
+    return join([pictures, table(heads, cells)])
 
 
 def curves(folder: Folder) -> Html:
@@ -89,17 +86,17 @@ def curves(folder: Folder) -> Html:
     if not histories:
         return missing("No test of the training is on record, so there are no curves.")
     dotted = " Dotted vertical lines mark new rounds." if any(figures.epochs(rows)[1] for rows in histories) else ""
-    several = " One line a seed." if folder.seeds else " One line for each policy that was trained beside the others."
+    several = " One line per seed." if folder.seeds else " One line per policy of the bank."
     each = several if len(histories) > 1 else ""
-    earned = f"Return of the tests, mean action; dots: feasible by the safety model.{each}{dotted}"
+    earned = f"Return in the tests, mean action. Dots: predicted to be safe enough.{each}{dotted}"
     pictures = [(svg("return", earned, figures.return_curves(histories)), earned)]
-    if any("mean_predicted" in row or "mean_true" in row for rows in histories for row in rows):
+    if any(row.mean_predicted or row.mean_true for rows in histories for row in rows):
         shares = f"Side effects: what the safety model predicts and what the rule sees.{dotted}"
         figure = figures.side_effect_curves(histories, folder.categories, folder.constraints)
         pictures.append((svg("shares", shares, figure), shares))
-    texts = [str(text) for text in folder.config.get("constraints") or ()]
-    if texts and any(row.get("train_multipliers") for rows in histories for row in rows):
-        pull = f"Multipliers: how hard each constraint pulled.{dotted}"
+    texts = folder.config.constraints
+    if texts and any(row.train_multipliers for rows in histories for row in rows):
+        pull = f"Multipliers: how much weight each constraint has.{dotted}"
         pictures.append((svg("multipliers", pull, figures.multiplier_curves(histories, texts)), pull))
     return beside(*pictures)
 
@@ -108,15 +105,14 @@ def calibration(folder: Folder) -> Html:
     """Reliability on the labels of the store, and the scores on what the fit held out."""
     if folder.safety is None:
         return missing("The run has no safety model.")
-    scores = folder.fit_scores
-    parts: list[Any] = [_scores(scores)] if scores else []
+    parts = [_scores(folder.scores)] if folder.scores else []
     if folder.labels is None:
         parts.append(missing("The run's folder holds no labels to check the safety model against."))
         return join(parts)
     categories, probabilities = folder.labels[2], folder.predicted
     accuracy = float((probabilities.argmax(axis=1) == categories).mean())
     best = folder.categories[0]
-    words = f"Predicted probability of '{best}' against how often it was so, and below it how the predictions spread."
+    words = f"Predicted probability of '{best}' against its observed frequency; below, the histogram of predictions."
     said = (
         f"On the {number(len(categories))} labelled trajectories of the run, most of which it has learned from, the "
         f"likeliest category is the labelled one in {100 * accuracy:.1f} % of them."
@@ -136,25 +132,22 @@ def _scores(scores: Scores) -> Html:
 
 
 def spent(folder: Folder) -> Html:
-    results = [one.result for one in folder.seeds] if folder.seeds else [folder.result]
-    done = [result for result in results if result is not None]
-    budget = folder.config.get("labels")
-    within = f" of {number(budget)}" if isinstance(budget, int) else ""
-    planning = sum(
-        row.get("seconds") or 0.0 for rows in folder.histories for row in rows if row.get("seed_index", 0) == 0
-    )
-    in_rounds = sum(row.get("seconds") or 0.0 for row in folder.rounds)
+    done = [one.finished for one in folder.seeds or [folder] if one.finished is not None]
+    budget = folder.config.labels
+    within = "" if budget is None else f" of {number(budget)}"
+    planning = sum(row.seconds or 0.0 for rows in folder.histories for row in rows if row.seed_index == 0)
+    in_rounds = sum(row.seconds or 0.0 for row in folder.rounds)
     used = number(sum(result.labels_used or 0 for result in done)) + within
     sums = facts(
         [
-            ("labels that decisions were made with", used if done else ""),
-            ("labels of the audits, counted apart", number(sum(r.audit_labels for r in done)) if done else ""),
-            ("time in all", duration(max(r.seconds for r in done)) if done else ""),
+            ("labels used", used if done else ""),
+            ("labels of the audits, on top", number(sum(r.audit_labels for r in done)) if done else ""),
+            ("total time", duration(max(r.seconds for r in done)) if done else ""),
             ("time in rounds", duration(in_rounds) if in_rounds else ""),
-            ("time in training and its tests", duration(planning) if planning else ""),
+            ("time in training and tests", duration(planning) if planning else ""),
         ]
     )
-    return join([sums, missing("The run has not finished, so its sums are not known.") if not done else ""])
+    return join([sums, missing("The run has not finished, so its totals are not known.") if not done else ""])
 
 
 def labels_by_source(folder: Folder) -> Html:
@@ -166,11 +159,11 @@ def labels_by_source(folder: Folder) -> Html:
     for source, category in zip(sources, categories.tolist(), strict=True):
         place = (-1, source.policy) if source.round is None else (source.round, "")
         groups.setdefault(place, [0] * len(folder.categories))[category] += 1
-    rows: list[list[Any]] = [
+    rows: list[list[object]] = [
         [policy or f"round {place}", *counts, sum(counts)] for (place, policy), counts in sorted(groups.items())
     ]
     rows.append(["all", *(int((categories == k).sum()) for k in range(len(folder.categories))), len(categories)])
-    return table(["trajectories of", *folder.categories, "labels"], rows)
+    return table(["trajectories from", *folder.categories, "labels"], rows)
 
 
 def reload(folder: Folder) -> Html:
@@ -188,14 +181,3 @@ def reload(folder: Folder) -> Html:
     )
     commands = f"sidestep certify {path}\nsidestep export {path} policy.py\nsidestep report {folder.path.as_posix()}\n"
     return join([paragraph("In Python:"), code(snippet), paragraph("On the command line:"), code(commands)])
-
-
-def _seeds_of(folder: Folder) -> str:
-    first = folder.config.get("seed", "–")
-    if not folder.seeds:
-        return str(first)
-    return ", ".join(one.path.name.removeprefix("seed-") for one in folder.seeds)
-
-
-def _cell(value: Any) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else number(value)

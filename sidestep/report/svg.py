@@ -22,7 +22,7 @@ FAINT = "#80868c"  # of grids and guides: reads on both grounds
 SIZE = (4.5, 3.3)  # inches; at this width type stays readable on a phone
 CYCLE = ("#2a9d8f", "#d9822b", "#7b6fd0", "#c8463c", "#4c8fd6", "#a8762f")
 
-STYLE: Any = {
+STYLE: Any = {  # matplotlib's own type lists every name
     "figure.figsize": SIZE,
     "figure.facecolor": "none",
     "axes.facecolor": "none",

@@ -3,28 +3,32 @@
 config.json           what was asked for
 inputs/               copies of the files that model and rule are made of
 state.safetensors     the last checkpoint, with its clock in the header
-metrics.jsonl         a line a test and seed
+metrics.jsonl         one line per test and seed
 policy.safetensors    the answer; safety.safetensors the safety model it was planned with
 result.json           the certificate
 labels.store          the labels, where the run asked for any
-run.lock              who is at work on it: one process at a time
+run.lock              which process works on it: one at a time
 """
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from jaxtyping import PyTree
 
 from sidestep import __version__
 from sidestep.core.errors import DiskFull, InputError
+from sidestep.core.records import Json, JsonObject, checked, to_json
 from sidestep.runs.inputs import RunFiles, copied
 from sidestep.runs.lock import locked
-from sidestep.runs.records import Metric, Round, read_config, read_json, read_rows, read_settings
+from sidestep.runs.records import Metric, Round, RunConfig, read_config, read_json, read_metrics, read_rounds, read_rows
 from sidestep.runtime.files import append, atomic_write, remove_partial, writing
+from sidestep.runtime.serialisation import load_tree, read_header, save_tree
 
-FORMAT = 2  # format 1 has no copies of its inputs
 LABELS = "labels.store"
 AGAIN = "give the command again"  # after a full disk, where no `resume` is needed
 
@@ -39,14 +43,14 @@ class Run:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any], files: dict[str, bytes] | None = None) -> "Run":
+    def create(cls, path: Path, config: RunConfig, files: Mapping[str, bytes] | None = None) -> "Run":
         """A new run in this folder, with copies of its inputs and with `files` from the start.
 
         config.json comes last and makes it a run.
         """
         run = cls(path)
-        inputs, copies = copied(config["model"], config["rule"])
-        config = {"format": FORMAT, "version": __version__, **config, "inputs": inputs}
+        inputs, copies = copied(config.model, config.rule)
+        config = replace(config, version=__version__, inputs=inputs)
         new = not path.exists()
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -59,7 +63,7 @@ class Run:
                     )
                 for name, content in {**copies, **(files or {})}.items():
                     atomic_write(run.target(name), content)
-                run.write_json("config.json", config)
+                run.write_json("config.json", to_json(config))
         except InputError:
             if new:
                 shutil.rmtree(path, ignore_errors=True)
@@ -76,17 +80,17 @@ class Run:
 
     def files(self, trust: bool = False) -> RunFiles:
         """Where this run's model and rule are loaded from; `trust`: also where that runs a stranger's code."""
-        return RunFiles(self.path, self.config["inputs"], trust)
+        return RunFiles(self.path, self.config.inputs, trust)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> RunConfig:
         return read_config(self.path / "config.json")
 
-    def settings(self, kind: type[T], name: str) -> T:
-        """What config.json says under `name`, as this kind of settings."""
-        return read_settings(kind, self.config[name], self.path / "config.json")
+    def settings(self, kind: type[T]) -> T:
+        """The settings in config.json as this record."""
+        return checked(kind, self.config.settings, f"{self.path / 'config.json'}, settings")
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> object:
         return read_json(self.path / name)
 
     @contextmanager
@@ -112,39 +116,40 @@ class Run:
             file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
-    def write_json(self, name: str, content: Any) -> None:
+    def write_json(self, name: str, content: Json) -> None:
         atomic_write(self.target(name), json.dumps(content, indent=1) + "\n")
 
-    def write_lines(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+    def write_lines(self, name: str, rows: Iterable[Mapping[str, Json]]) -> None:
         atomic_write(self.target(name), "".join(json.dumps(row) + "\n" for row in rows))
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
-    def save_state(self, tree: Any, header: dict[str, Any]) -> None:
-        from sidestep.runtime.serialisation import save_tree
-
+    def save_state(self, tree: PyTree, header: JsonObject) -> None:
         save_tree(self.target("state.safetensors"), tree, header)
 
-    def load_state(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+    def load_state(self, like: PyTree) -> tuple[PyTree, JsonObject] | None:
         """The last checkpoint and its header, which the caller checks; None when the run stopped before its first."""
-        from sidestep.runtime.serialisation import load_tree, read_header
-
         file = self.path / "state.safetensors"
         return (load_tree(file, like), read_header(file)) if file.exists() else None
 
-    def append_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
+    def append_metrics(self, rows: Iterable[Mapping[str, Json]]) -> None:
         append(self.target("metrics.jsonl"), "".join(json.dumps(row) + "\n" for row in rows))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        return read_rows(self.path / "metrics.jsonl", Metric)
+    def metrics(self) -> list[Metric]:
+        return read_metrics(self.path / "metrics.jsonl")
 
-    def rounds(self) -> list[dict[str, Any]]:
-        return read_rows(self.path / "rounds.jsonl", Round)
+    def metric_rows(self) -> list[JsonObject]:
+        """The metrics with everything that their lines say."""
+        _ = self.metrics()  # refused here if one is damaged
+        return read_rows(self.path / "metrics.jsonl")
+
+    def rounds(self) -> list[Round]:
+        return read_rounds(self.path / "rounds.jsonl")
 
     def cut_metrics(self, keep: int) -> None:
         """Keep the first `keep` lines: those up to the checkpoint that a resumed run starts from."""
-        rows = self.metrics()
+        rows = self.metric_rows()
         if not 0 <= keep <= len(rows):
             raise InputError(
                 f"holds {len(rows)} lines, and the checkpoint was made after {keep}; put the file back as it was",

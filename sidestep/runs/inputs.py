@@ -5,11 +5,11 @@ originals, from which models and rules take their own. Runs of format 1 have no 
 """
 
 from pathlib import Path
-from typing import Any
 
 from sidestep.core.errors import InputError
 from sidestep.models.domains import domain_of_file
 from sidestep.models.trust import remember, remembered, sha256, untrusted
+from sidestep.runs.records import Copy
 from sidestep.runtime.files import read_bytes
 
 FOLDER = "inputs"
@@ -29,15 +29,15 @@ def files_named(model: str, rule: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def copied(model: str, rule: str | None) -> tuple[dict[str, dict[str, str]], dict[str, bytes]]:
+def copied(model: str, rule: str | None) -> tuple[dict[str, Copy], dict[str, bytes]]:
     """For config.json, which copy stands for each file that the references name; and the copies themselves."""
-    listed: dict[str, dict[str, str]] = {}
+    listed: dict[str, Copy] = {}
     copies: dict[str, bytes] = {}
     for name in files_named(model, rule):
         content = read_bytes(Path(name))
         file = _free_name(Path(name).name, content, copies)
         copies[file] = content
-        listed[name] = {"file": file, "sha256": sha256(content)}
+        listed[name] = Copy(file, sha256(content))
     return listed, copies
 
 
@@ -53,7 +53,7 @@ def _free_name(name: str, content: bytes, taken: dict[str, bytes]) -> str:
 class RunFiles:
     """The files of one run. Code among them is run when this user gave it to a command before, or with `trust`."""
 
-    def __init__(self, folder: Path, listed: dict[str, Any] | None, trust: bool) -> None:
+    def __init__(self, folder: Path, listed: dict[str, Copy] | None, trust: bool) -> None:
         """`listed` is what config.json says of the copies; None for a run that has none."""
         self.folder, self.listed, self.trust = folder, listed, trust
 
@@ -75,9 +75,9 @@ class RunFiles:
         place = str(self.folder / "config.json")
         if name not in self.listed:
             raise InputError(f"names no copy of '{name}', which the run's model or rule is made of", place=place)
-        path = self.folder / self.listed[name]["file"]
+        path = self.folder / self.listed[name].file
         content = read_bytes(path)
-        if sha256(content) != self.listed[name]["sha256"]:
+        if sha256(content) != self.listed[name].sha256:
             raise InputError(
                 "was changed since the run began (see its hash in config.json); put it back", place=str(path)
             )

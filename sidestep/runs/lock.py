@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from sidestep.core.errors import InputError
+from sidestep.core.records import JsonObject
 from sidestep.runtime.files import writing
 
 try:
@@ -71,7 +71,7 @@ def _take(descriptor: int, file: Path) -> None:
         raise _held(holder, file)
 
 
-def _held(holder: dict[str, Any], file: Path) -> InputError:
+def _held(holder: JsonObject, file: Path) -> InputError:
     if not holder:
         return InputError("another process is at work on this run; wait for it or stop it", place=str(file.parent))
     who = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}: {holder.get('command')}"
@@ -81,7 +81,7 @@ def _held(holder: dict[str, Any], file: Path) -> InputError:
     return InputError(said, place=str(file.parent))
 
 
-def _alive(holder: dict[str, Any]) -> bool:
+def _alive(holder: JsonObject) -> bool:
     """Whether the holder may still run; of another machine nobody here knows."""
     if holder.get("host") != socket.gethostname():
         return True
@@ -107,7 +107,7 @@ def _began(pid: int) -> int | None:
         return None
 
 
-def _myself() -> dict[str, Any]:
+def _myself() -> JsonObject:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -117,7 +117,7 @@ def _myself() -> dict[str, Any]:
     }
 
 
-def _read(descriptor: int) -> dict[str, Any]:
+def _read(descriptor: int) -> JsonObject:
     """What the file says, nothing when it says nothing sensible."""
     try:
         os.lseek(descriptor, 0, os.SEEK_SET)
