@@ -56,8 +56,8 @@ def sentence(arguments, capsys, status=2):
 
 def test_a_run_holds_what_it_was_made_of(home):
     config = Run.open(home / "run").config
-    copy = config["inputs"]["mine/yard.py"]
-    assert copy["file"] == "inputs/yard.py"
+    assert config.inputs is not None
+    assert config.inputs["mine/yard.py"].file == "inputs/yard.py"
     assert (home / "run/inputs/yard.py").read_bytes() == (home / "mine/yard.py").read_bytes()
     with Store.open(home / "run" / LABELS) as store:
         assert {label.annotator for label in store.log()} == {"mine/yard.py:slow"}, (

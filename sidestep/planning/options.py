@@ -124,7 +124,10 @@ def with_options(config: PlanConfig, given: Given) -> PlanConfig:
     chosen = _chosen({**kept, **given})
     if chosen["reward"] is Exact and "constraint_gradient" not in given:
         chosen["constraint"] = None
-    return _built(chosen, kept, given)
+    built = _built(chosen, kept, given)
+    if "log_cap" in given and built.constraint is not None and built.constraint.form != "log":
+        raise InputError("has no effect with the constraint form 'probability'; leave it out", place=place_of("log_cap"))
+    return built
 
 
 def flattened(config: PlanConfig) -> Given:
