@@ -126,7 +126,7 @@ def with_options(config: PlanConfig, given: Given) -> PlanConfig:
         chosen["constraint"] = None
     built = _built(chosen, kept, given)
     if "log_cap" in given and built.constraint is not None and built.constraint.form != "log":
-        raise InputError("has no effect with the constraint form 'probability'; leave it out", place=place_of("log_cap"))
+        raise InputError("has no effect without --constraint-form log; leave it out", place=place_of("log_cap"))
     return built
 
 
