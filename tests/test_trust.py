@@ -242,7 +242,7 @@ def test_two_files_of_one_name_are_kept_apart(tmp_path, monkeypatch):
         (tmp_path / folder / "tank.rddl").write_text(folder)
     monkeypatch.chdir(tmp_path)
     listed, copies = copied("a/tank.rddl:b/tank.rddl?horizon=3", "a/tank.rddl")
-    assert [copy["file"] for copy in listed.values()] == ["inputs/tank.rddl", "inputs/2/tank.rddl"]
+    assert [copy.file for copy in listed.values()] == ["inputs/tank.rddl", "inputs/2/tank.rddl"]
     assert copies == {"inputs/tank.rddl": b"a", "inputs/2/tank.rddl": b"b"}
 
 
