@@ -9,7 +9,7 @@ demo: $(INSTALLED) ## set up, run the main job, end with a report to open
 	$(BIN)/sidestep demo
 
 test: $(INSTALLED) ## set up and run the tests
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 fuzz: $(INSTALLED) ## ten thousand odd inputs of every kind; counts in benchmarks/results/fuzz.md
 	$(BIN)/python benchmarks/fuzz.py
@@ -20,7 +20,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/rollout.py --quick
+	$(BIN)/python benchmarks/rollout.py --quick --again
 
 clean:
 	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache

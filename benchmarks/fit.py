@@ -7,21 +7,22 @@ data. The PyTorch side (nn.GRU with dropout, mean over time, linear head, Adam) 
 and is left out when none is given.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from runner import parser, results
+from safety import PAPER, gather
 
 from sidestep.core.model import Trajectory
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, markdown_table
 from sidestep.runtime.files import atomic_write
 from sidestep.safety.base import predict
 from sidestep.safety.config import FitConfig, fit_settings
@@ -58,7 +59,7 @@ def data(steps: int) -> tuple[Trajectory, np.ndarray]:
     return Trajectory(*map(jnp.asarray, parts)), random.integers(0, 3, ROWS)
 
 
-def ours(kind: str, steps: int, chunks: int, **shape: Any) -> float:
+def ours(kind: str, steps: int, chunks: int, **shape: float) -> float:
     """Median seconds a minibatch, of chunks of 20 minibatches, without what is held out."""
     model = make_safety(kind, 2, 2, 3, key=jax.random.key(0), **shape)
     config = FitConfig(steps=20 * (chunks + 1), batch=BATCH, check_every=20, held_out=0.0, calibrate=False)
@@ -78,24 +79,49 @@ def torchs(python: str, layers: int, steps: int, minibatches: int) -> float:
     return min(run(threads) for threads in {1, os.cpu_count() or 1})
 
 
-def accuracies(quick: bool) -> Iterator[dict[str, Any]]:
-    """None-or-not accuracy on fresh trajectories of Navigation against seconds of fitting to 2,000 labels."""
-    from safety import PAPER, gather
+@dataclass(frozen=True)
+class Speed:
+    """Trajectories per second of fitting a model of this shape, and of PyTorch if there is an interpreter for it."""
 
-    labelled, test = gather("navigation", 2_000, 21), gather("navigation", 10_000, 999_999)
-    shapes = [("hazard", {}), ("hazard", {"units": 32}), ("hazard", {"units": 64}), ("classifier", PAPER)]
-    for kind, shape in shapes:
-        model = make_safety(kind, 2, 2, 3, key=jax.random.key(0), **shape)
-        settings = fit_settings(kind) if kind == "hazard" else FitConfig(learning_rate=1e-3)
+    model: str
+    steps: int
+    shape: Figures
+    chunks: int
+    torch_python: str | None = None
+
+    def run(self, out: Path) -> Figures:
+        row: Figures = {"model": self.model, "steps": self.steps, "shape": self.shape}
+        row["per_second"] = BATCH / ours(self.model, self.steps, self.chunks, **self.shape)
+        if self.torch_python:
+            layers, minibatches = self.shape["layers"], 20 * self.chunks
+            row["torch_per_second"] = BATCH / torchs(self.torch_python, layers, self.steps, minibatches)
+        return row
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """None-or-not accuracy on fresh trajectories of Navigation against seconds of fitting to 2,000 labels."""
+
+    model: str
+    minibatches: tuple[int, ...]
+    shape: Figures = field(default_factory=dict)
+
+    def run(self, out: Path) -> Figures:
+        labelled, test = gather("navigation", 2_000, 21), gather("navigation", 10_000, 999_999)
+        model = make_safety(self.model, 2, 2, 3, key=jax.random.key(0), **self.shape)
+        settings = fit_settings("hazard") if self.model == "hazard" else FitConfig(learning_rate=1e-3)
         settings = replace(settings, check_every=50, patience=0)
         fit(model, *labelled, replace(settings, steps=50), jax.random.key(0))  # compiles
-        for steps in (100, 400) if quick else (100, 200, 400, 800, 1600, 3200):
+        points = []
+        for steps in self.minibatches:
             fitted, report = fit(model, *labelled, replace(settings, steps=steps), jax.random.key(0))
             right = scores(np.asarray(predict(fitted, test[0])), test[1]).best_or_not_accuracy
-            yield {"model": kind, "shape": shape, "steps": steps, "seconds": report.seconds, "accuracy": right}
+            point = {"model": self.model, "shape": self.shape, "steps": steps}
+            points.append(point | {"seconds": report.seconds, "accuracy": right})
+        return {"points": points}
 
 
-def draw(points: list[dict[str, Any]], file: Path) -> None:
+def draw(points: list[Figures], file: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -111,70 +137,67 @@ def draw(points: list[dict[str, Any]], file: Path) -> None:
     plt.close(figure)
 
 
-def _words(row: dict[str, Any]) -> str:
+def _words(row: Figures) -> str:
     return " ".join([row["model"], *(f"{name} {value}" for name, value in row["shape"].items())])
 
 
-def write(rows: list[dict[str, Any]], points: list[dict[str, Any]], out: Path) -> None:
-    """All that is known so far."""
-    lines = [
-        "# Trajectories fitted a second, minibatches of 100\n",
-        "| model | T | ours | PyTorch | ratio |",
-        "|---|---|---|---|---|",
-    ]
+def write(about: Figures, rows: list[Figures], points: list[Figures], out: Path) -> None:
+    speeds = []
     for row in rows:
         torch = row.get("torch_per_second")
-        beside = f"{torch:.0f} | {row['per_second'] / torch:.2f}" if torch else "- | -"
-        lines.append(f"| {_words(row)} | {row['steps']} | {row['per_second']:.0f} | {beside} |")
-    lines += [
-        "\n# Accuracy against time, Navigation, 2,000 labels\n",
-        "| model | minibatches | seconds | none or not |",
-        "|---|---|---|---|",
+        speed = {"model": _words(row), "T": row["steps"], "ours": round(row["per_second"])}
+        theirs = (
+            {"PyTorch": round(torch), "ratio": row["per_second"] / torch} if torch else {"PyTorch": None, "ratio": None}
+        )
+        speeds.append(speed | theirs)
+    shown = [
+        {"model": _words(p), "minibatches": p["steps"], "seconds": p["seconds"], "none or not": f"{p['accuracy']:.4f}"}
+        for p in points
     ]
-    for point in points:
-        lines.append(f"| {_words(point)} | {point['steps']} | {point['seconds']:.2f} | {point['accuracy']:.4f} |")
-    out.mkdir(parents=True, exist_ok=True)
-    if points:
-        draw(points, out / "fit.svg")
-    atomic_write(out / "fit.json", json.dumps({"cpus": os.cpu_count(), "rows": rows, "accuracy": points}, indent=1))
-    atomic_write(out / "fit.md", "\n".join(lines) + "\n")
+    parts = [
+        "# Trajectories fitted per second, minibatches of 100",
+        f"`{about['command']}`, {about['date']}, {about['cores']} CPU cores.",
+        markdown_table(speeds),
+        "# Accuracy against time, Navigation, 2,000 labels",
+        markdown_table(shown),
+    ]
+    draw(points, out / "fit.svg")
+    atomic_write(out / "fit.json", json.dumps(about | {"rows": rows, "accuracy": points}, indent=1) + "\n")
+    atomic_write(out / "fit.md", "\n\n".join(parts) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer minibatches, no growth")
-    parser.add_argument("--torch-python", help="a Python interpreter that has PyTorch")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
-    chunks = 5 if options.quick else 15
-    shapes: list[tuple[str, int, dict[str, Any]]] = [
+def shapes(quick: bool) -> list[tuple[str, int, Figures]]:
+    """Kind, steps of a trajectory and shape of the models whose fits are timed."""
+    found: list[tuple[str, int, Figures]] = [
         ("classifier", steps, {"layers": layers, "units": 64, "dropout": 0.5})
         for layers in (2, 4)
         for steps in (20, 40)
     ]
-    shapes += [("hazard", steps, {"units": units}) for units in (32, 64) for steps in (20, 40)]
-    if not options.quick:
-        shapes += [("hazard", steps, {"units": 32}) for steps in (80, 160)]
-        shapes += [("hazard", 20, {"units": units}) for units in (16, 128)]
-        shapes += [("hazard", 20, {"units": 32, "members": members}) for members in (3, 5, 10)]
-    rows: list[dict[str, Any]] = []
-    for kind, steps, shape in shapes:
-        row: dict[str, Any] = {
-            "model": kind,
-            "steps": steps,
-            "shape": shape,
-            "per_second": BATCH / ours(kind, steps, chunks, **shape),
-        }
-        if kind == "classifier" and options.torch_python:
-            row["torch_per_second"] = BATCH / torchs(options.torch_python, shape["layers"], steps, 20 * chunks)
-        rows.append(row)
-        print(row, flush=True)
-        write(rows, [], options.out)
-    points: list[dict[str, Any]] = []
-    for point in accuracies(options.quick):
-        points.append(point)
-        print(point, flush=True)
-        write(rows, points, options.out)
+    found += [("hazard", steps, {"units": units}) for units in (32, 64) for steps in (20, 40)]
+    if not quick:
+        found += [("hazard", steps, {"units": 32}) for steps in (80, 160)]
+        found += [("hazard", 20, {"units": units}) for units in (16, 128)]
+        found += [("hazard", 20, {"units": 32, "members": members}) for members in (3, 5, 10)]
+    return found
+
+
+def main() -> None:
+    made = parser(__doc__, "fit")
+    made.add_argument("--quick", action="store_true", help="fewer minibatches, no growth")
+    made.add_argument("--torch-python", help="a Python interpreter that has PyTorch")
+    options = made.parse_args()
+    torch = {"classifier": options.torch_python}
+    speeds = [
+        Speed(k, steps, shape, 5 if options.quick else 15, torch.get(k)) for k, steps, shape in shapes(options.quick)
+    ]
+    minibatches = (100, 400) if options.quick else (100, 200, 400, 800, 1600, 3200)
+    models: list[tuple[str, Figures]] = [("hazard", {}), ("hazard", {"units": 32}), ("hazard", {"units": 64})]
+    fits = [Accuracy(kind, minibatches, shape) for kind, shape in (*models, ("classifier", PAPER))]
+    jobs = [Job(f"{type(task).__name__.lower()}-{number}", task) for number, task in enumerate((*speeds, *fits))]
+    found = results(jobs, options)
+    points = [point for result in found[len(speeds) :] for point in result["points"]]
+    about = heading("How fast safety models are fitted", [0]) | {"cores": os.cpu_count()}
+    write(about, found[: len(speeds)], points, options.out)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ models have random weights, which is the same arithmetic: on Navigation and HVAC
 the grids the Markov classifier.
 """
 
-import argparse
 import json
 import os
 import tempfile
 import time
-from dataclasses import replace
-from datetime import date
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from runner import parser, results
 
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.model import Model, finite_part
@@ -29,17 +27,20 @@ from sidestep.models import load_model
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.grids import built_in_maps
+from sidestep.planning.learner import Learner
 from sidestep.planning.plan import Planner
 from sidestep.planning.presets import preset_for
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, markdown_table
 from sidestep.runtime.files import atomic_write
 from sidestep.safety.io import make_safety
 
 # Least and median seconds an epoch of the authors' published PyTorch code, MBGE, on another machine with two cores.
 AUTHORS = {"navigation": (0.094, 0.11), "hvac": (0.202, 0.24), "boxpushing": (4.7, 6.2), "driving": (5.1, 6.4)}
-PAPER_GRU: dict[str, Any] = {"layers": 4, "units": 64, "dropout": 0.5}
+PAPER_GRU: Figures = {"layers": 4, "units": 64, "dropout": 0.5}
 
 
-def measure(model: Model, seeds: int, budget: float, categories: int = 3) -> dict[str, Any]:
+def measure(model: Model, seeds: int, budget: float, categories: int = 3) -> Figures:
     """Seconds to compile a stretch of epochs, and seconds an epoch of the runs that the budget allows."""
     finite = finite_part(model) is not None
     epochs = 2 if finite else 10
@@ -52,7 +53,7 @@ def measure(model: Model, seeds: int, budget: float, categories: int = 3) -> dic
     planner = Planner(model, safety, parse_constraints(["none>=0.95"], names), config)
     learners = planner.start(jax.random.split(jax.random.key(0), seeds)).learners
 
-    def stretch(learners: Any) -> tuple[Any, float]:
+    def stretch(learners: Learner) -> tuple[Learner, float]:
         start = time.perf_counter()
         learners, _ = jax.block_until_ready(planner._chunk(safety, learners))
         return learners, (time.perf_counter() - start) / epochs
@@ -82,91 +83,102 @@ def tiled_map(domain: str, times: int, folder: Path) -> str:
     return str(file)
 
 
-def growth(rows: list[dict[str, Any]], what: str) -> dict[str, Any]:
+def growth(rows: list[Figures], what: str) -> Figures:
     """Rows of a study, and the exponent of seconds ~ size^exponent over its larger half."""
     half = rows[len(rows) // 2 - 1 :]
     sizes, seconds = np.log([row[what] for row in half]), np.log([row["seconds"] for row in half])
     return {"rows": rows, "exponent": float(np.polyfit(sizes, seconds, 1)[0])}
 
 
-def study(quick: bool, folder: Path) -> None:
-    """Every figure is written as soon as it is there."""
-    budget = 1.0 if quick else 5.0
-    results: dict[str, Any] = {"versions": {"jax": version("jax")}, "cores": os.cpu_count(), "quick": quick}
-    results |= {"date": date.today().isoformat(), "domains": {}, "growth": {}}
-    for name in ("navigation", "driving") if quick else AUTHORS:
-        least, median = AUTHORS[name]
-        rows = [measure(load_model(name), seeds, budget) for seeds in ((1,) if quick else (1, 5))]
-        results["domains"][name] = {"runs": rows, "authors_seconds": least, "authors_median_seconds": median}
-        report(f"{name}: {rows[0]['seconds']:.4f} s an epoch, {least / rows[0]['seconds']:.1f} x")
-        write(results, folder)
+@dataclass(frozen=True)
+class Epochs:
+    """Seconds per epoch; a model that ends in `?tiles=N` is a shipped map repeated N x N."""
 
-    with tempfile.TemporaryDirectory() as tiles_folder:
+    model: str
+    seeds: int
+    budget: float
+    categories: int = 3
+
+    def run(self, out: Path) -> Figures:
+        name, _, tiles = self.model.partition("?tiles=")
+        with tempfile.TemporaryDirectory() as folder:
+            model = load_model(tiled_map(name, int(tiles), Path(folder)) if tiles else name)
+        return measure(model, self.seeds, self.budget, self.categories)
+
+
+def growth_studies(quick: bool) -> dict[str, tuple[str, dict[int, tuple[str, int]]]]:
+    """What grows, and for each size the model and the number of categories."""
+    found: dict[str, tuple[str, dict[int, tuple[str, int]]]] = {}
+    if not quick:
+        found["HVAC"] = ("rooms", {n: (f"hvac?rooms={n}", 3) for n in (6, 24, 96, 384)})
+        found["Navigation"] = ("horizon", {n: (f"navigation?horizon={n}", 3) for n in (20, 40, 80, 160, 320)})
+        found["Navigation, K"] = ("categories", {k: ("navigation", k) for k in (2, 4, 8, 16)})
+    for domain in ("driving",) if quick else ("boxpushing", "driving"):
         tiles = (1, 2) if quick else (1, 2, 3, 4)
-        rooms, horizons, categories = (6, 24, 96, 384), (20, 40, 80, 160, 320), (2, 4, 8, 16)
-        studies: dict[str, tuple[str, list[tuple[int, str, int]]]] = {}
-        if not quick:
-            studies["HVAC"] = ("rooms", [(n, f"hvac?rooms={n}", 3) for n in rooms])
-            studies["Navigation"] = ("horizon", [(n, f"navigation?horizon={n}", 3) for n in horizons])
-            studies["Navigation, K"] = ("categories", [(k, "navigation", k) for k in categories])
-        for domain in ("driving",) if quick else ("boxpushing", "driving"):
-            maps = [(15 * n, tiled_map(domain, n, Path(tiles_folder)), 3) for n in tiles]
-            studies[domain.capitalize()] = ("width", maps)
-        for name, (what, sizes) in studies.items():
-            measured = [{what: size, **measure(load_model(model), 1, budget, k)} for size, model, k in sizes]
-            results["growth"][name] = {"size": what, **growth(measured, what)}
-            report(f"{name}: seconds ~ {what}^{results['growth'][name]['exponent']:.2f}")
-            write(results, folder)
+        found[domain.capitalize()] = ("width", {15 * n: (f"{domain}?tiles={n}", 3) for n in tiles})
+    return found
 
 
-def write(results: dict[str, Any], folder: Path) -> None:
-    atomic_write(folder / "plan.json", json.dumps(results, indent=1) + "\n")
-    atomic_write(folder / "plan.md", markdown(results))
-
-
-def markdown(results: dict[str, Any]) -> str:
-    lines = [
-        "# Planning: seconds an epoch of the `paper` preset",
-        "",
-        f"{results['date']}, {results['cores']} CPU cores, jax {results['versions']['jax']}; "
-        "one seed, and five trained beside each other, where "
-        "the time is that of all five together. The ratio is the authors' least time for as many seeds over ours. "
-        "Their figures were measured elsewhere, with their PyTorch code on another machine with two cores, so that "
-        "the ratio is a rough one.",
-        "",
-        "| model | seeds | compile, s | seconds an epoch | median | authors' code, least / median | ratio |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+def markdown(about: Figures) -> str:
+    parts = [
+        f"# {about['title']}",
+        f"`{about['command']}`, {about['date']}, {about['cores']} CPU cores, jax {about['versions']['jax']}; "
+        "one seed, and five trained in parallel, where the time is that of all five together. The ratio is the "
+        "authors' least time for as many seeds over ours. Their figures were measured elsewhere, with their "
+        "PyTorch code on another machine with two cores, so that the ratio is a rough one.",
     ]
-    for name, row in results["domains"].items():
-        for run in row["runs"]:
-            theirs = f"{row['authors_seconds']} / {row['authors_median_seconds']}"
-            ratio = f"{run['seeds'] * row['authors_seconds'] / run['seconds']:.1f}"
-            lines.append(
-                f"| {name} | {run['seeds']} | {run['compile_seconds']:.1f} | {run['seconds']:.4f} "
-                f"| {run['median_seconds']:.4f} | {theirs} | {ratio} |"
-            )
-    for name, found in results["growth"].items():
-        what, rows = found["size"], found["rows"]
-        lines += ["", f"## Growth with the {what} ({name})", ""]
-        lines += [f"| {what} | " + " | ".join(str(row[what]) for row in rows) + " |", "|---|" + "---:|" * len(rows)]
-        lines += ["| seconds an epoch | " + " | ".join(f"{row['seconds']:.4f}" for row in rows) + " |"]
-        lines += ["| compile, s | " + " | ".join(f"{row['compile_seconds']:.1f}" for row in rows) + " |"]
-        lines += ["", f"seconds ~ {what}^{found['exponent']:.2f} over the larger half"]
-    return "\n".join(lines) + "\n"
-
-
-def report(text: str) -> None:
-    print(text, flush=True)
+    rows = [
+        {
+            "model": name,
+            "seeds": run["seeds"],
+            "compile, s": f"{run['compile_seconds']:.1f}",
+            "seconds per epoch": f"{run['seconds']:.4f}",
+            "median": f"{run['median_seconds']:.4f}",
+            "authors' code, least / median": f"{row['authors_seconds']} / {row['authors_median_seconds']}",
+            "ratio": f"{run['seeds'] * row['authors_seconds'] / run['seconds']:.1f}",
+        }
+        for name, row in about["domains"].items()
+        for run in row["runs"]
+    ]
+    parts.append(markdown_table(rows))
+    for name, found in about["growth"].items():
+        what = found["size"]
+        shown = [
+            {what: label, **{str(row[what]): f"{row[key]:.{digits}f}" for row in found["rows"]}}
+            for label, key, digits in (("seconds per epoch", "seconds", 4), ("compile, s", "compile_seconds", 1))
+        ]
+        parts += [f"## Growth with the {what} ({name})", markdown_table(shown)]
+        parts.append(f"seconds ~ {what}^{found['exponent']:.2f} over the larger half")
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and runs, three minutes on a quiet machine")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    study(arguments.quick, arguments.out)
-    report(f"written to {arguments.out / 'plan.md'}")
+    made = parser(__doc__, "plan")
+    made.add_argument("--quick", action="store_true", help="fewer sizes and runs, three minutes on a quiet machine")
+    options = made.parse_args()
+    budget, quick = (1.0, True) if options.quick else (5.0, False)
+    domains = [
+        (name, seeds)
+        for name in (("navigation", "driving") if quick else AUTHORS)
+        for seeds in ((1,) if quick else (1, 5))
+    ]
+    studies = growth_studies(quick)
+    tasks = [Epochs(name, seeds, budget) for name, seeds in domains]
+    tasks += [Epochs(model, 1, budget, k) for _, sizes in studies.values() for model, k in sizes.values()]
+    found = iter(results([Job(f"{number}", task) for number, task in enumerate(tasks)], options))
+    about = heading("Planning: seconds per epoch of the `paper` preset", [0])
+    about |= {"versions": {"jax": version("jax")}, "cores": os.cpu_count(), "quick": quick, "domains": {}, "growth": {}}
+    for name, _ in domains:
+        least, median = AUTHORS[name]
+        row = about["domains"].setdefault(
+            name, {"runs": [], "authors_seconds": least, "authors_median_seconds": median}
+        )
+        row["runs"].append(next(found))
+    for name, (what, sizes) in studies.items():
+        about["growth"][name] = {"size": what, **growth([{what: size, **next(found)} for size in sizes], what)}
+    options.out.mkdir(parents=True, exist_ok=True)
+    atomic_write(options.out / "plan.json", json.dumps(about, indent=1) + "\n")
+    atomic_write(options.out / "plan.md", markdown(about))
 
 
 if __name__ == "__main__":

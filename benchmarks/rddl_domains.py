@@ -13,10 +13,12 @@ import multiprocessing
 import os
 import time
 import warnings
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from sidestep.reproduce.tables import heading
+from sidestep.runtime.files import atomic_write
 
 LIMIT = 600.0  # seconds for one domain
 STEPS = 60  # of random trajectories that pyRDDLGym is asked about
@@ -238,15 +240,14 @@ def main() -> None:
     if arguments.only and earlier.is_file():
         rows = {row["domain"]: row for row in json.loads(earlier.read_text())["rows"]} | rows
     packages = ("rddlrepository", "pyRDDLGym", "pyRDDLGym-jax", "jax")
-    results = {
-        "date": date.today().isoformat(),
+    results = heading("The domains of rddlrepository", []) | {
         "versions": ", ".join(f"{package} {version(package)}" for package in packages),
         "counts": counted(list(rows.values())),
         "rows": list(rows.values()),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "rddl_domains.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.out / "rddl_domains.md").write_text(markdown(results))
+    atomic_write(arguments.out / "rddl_domains.json", json.dumps(results, indent=1) + "\n")
+    atomic_write(arguments.out / "rddl_domains.md", markdown(results))
     report(f"written to {arguments.out / 'rddl_domains.md'}")
 
 

@@ -6,12 +6,12 @@ writes rollout.json and rollout.md into the folder. Times are the best of severa
 to compile it is shown apart. A step is a real step of a trajectory, before its end. The policy is a small network.
 """
 
-import argparse
 import json
 import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from plan import growth
+from runner import parser, results
 
-from sidestep.core.model import Model, Policy, rollout
+from sidestep.core.model import Model, Policy, is_finite, rollout
 from sidestep.models import load_model
+from sidestep.reproduce.grid_work import load_grid
+from sidestep.reproduce.jobs import Figures, Job
+from sidestep.reproduce.tables import heading, markdown_table
+from sidestep.runtime.files import atomic_write
 
 DOMAINS = ("navigation", "hvac", "reservoir", "boxpushing", "driving")
 HIDDEN = 32
@@ -55,7 +61,7 @@ def small_policy(model: Model) -> SmallPolicy:
     )
 
 
-def measure(model: Model, batch: int, gradient: bool, budget: float, horizon: int | None = None) -> dict[str, Any]:
+def measure(model: Model, batch: int, gradient: bool, budget: float, horizon: int | None = None) -> Figures:
     """Seconds to compile and to run one batch, and real steps a second: the best of the runs that the budget allows."""
     policy = small_policy(model)
     parameters, rest = eqx.partition(policy, eqx.is_array)
@@ -117,7 +123,7 @@ def simulator_speed(name: str, seconds: float) -> float:
 
 def table_speed(name: str, seconds: float) -> float:
     """A plain loop over the exact transition table, with uniform actions: grids have no RDDL to simulate."""
-    model: Any = load_model(name)
+    model = load_grid(name)
     table, rng = model.finite, np.random.default_rng(0)
     cumulative = np.cumsum(table.probability, axis=-1)
     first = int(np.argmax(table.start))
@@ -139,105 +145,108 @@ def table_speed(name: str, seconds: float) -> float:
     return steps_per_second(step, reset, seconds)
 
 
-def growth(rows: list[dict[str, Any]], what: str) -> dict[str, Any]:
-    """Rows of a study, and the exponent of seconds ~ size^exponent over its larger half."""
-    half = rows[len(rows) // 2 - 1 :]
-    sizes, seconds = np.log([row[what] for row in half]), np.log([row["seconds"] for row in half])
-    return {"rows": rows, "exponent": float(np.polyfit(sizes, seconds, 1)[0])}
+@dataclass(frozen=True)
+class Rollouts:
+    """Time of rollouts, with or without gradient."""
+
+    model: str
+    batch: int
+    gradient: bool
+    budget: float
+    horizon: int | None = None
+
+    def run(self, out: Path) -> Figures:
+        return measure(load_model(self.model), self.batch, self.gradient, self.budget, self.horizon)
 
 
-def study(quick: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Baseline:
+    """Steps per second of a plain loop: over a grid's table, or in pyRDDLGym's simulator."""
+
+    model: str
+    seconds: float
+
+    def run(self, out: Path) -> Figures:
+        if is_finite(load_model(self.model)):
+            against, speed = "plain NumPy loop over the table", table_speed
+        else:
+            against, speed = "pyRDDLGym simulator", simulator_speed
+        return {"against": against, "baseline_steps_per_second": speed(self.model, self.seconds)}
+
+
+def study(quick: bool, found: Callable[[list[Rollouts | Baseline]], list[Figures]]) -> Figures:
+    """All that is measured; `found` does tasks."""
     budget, loop_seconds = (0.3, 1.0) if quick else (4.0, 5.0)
-    results: dict[str, Any] = {
-        "versions": {name: version(name) for name in ("jax", "pyRDDLGym", "pyRDDLGym-jax")},
-        "cores": os.cpu_count(),
-        "domains": {},
-    }
+    domains: Figures = {}
     for name in DOMAINS:
-        model = load_model(name)
-        baseline = table_speed if hasattr(model, "finite") else simulator_speed
-        row = {
-            "against": "plain NumPy loop over the table" if hasattr(model, "finite") else "pyRDDLGym simulator",
-            "baseline_steps_per_second": baseline(name, loop_seconds),
-            "rollout": measure(model, BATCH, False, budget),
-            "gradient": measure(model, BATCH, True, budget),
-        }
-        row["ratio"] = row["rollout"]["steps_per_second"] / row["baseline_steps_per_second"]
-        results["domains"][name] = row
-        report(f"{name}: {row['rollout']['steps_per_second']:,.0f} steps/s, {row['ratio']:,.0f} x {row['against']}")
-
-    results["batch"] = {}
+        tasks = [Baseline(name, loop_seconds), *(Rollouts(name, BATCH, g, budget) for g in (False, True))]
+        baseline, forward, gradient = found(tasks)
+        ratio = forward["steps_per_second"] / baseline["baseline_steps_per_second"]
+        domains[name] = baseline | {"rollout": forward, "gradient": gradient, "ratio": ratio}
+    studies: Figures = {"domains": domains, "batch": {}, "horizon": {}, "rooms": {}}
     for name in DOMAINS[:1] if quick else DOMAINS:
-        horizon = 20  # the grids' own horizon of 500 would not fit into memory at the largest batch
-        rows = [measure(load_model(name), b, False, budget, horizon) for b in (100, 1_000, 10_000, 100_000)]
-        results["batch"][name] = growth(rows, "batch")
-        report(f"{name}: seconds ~ batch^{results['batch'][name]['exponent']:.2f}")
-
+        # The grids' own horizon of 500 would not fit into memory at the largest batch.
+        tasks = [Rollouts(name, batch, False, budget, 20) for batch in (100, 1_000, 10_000, 100_000)]
+        studies["batch"][name] = growth(found(tasks), "batch")
     horizons = (10, 40, 160) if quick else (10, 20, 40, 80, 160, 320, 640)
     rooms = (6, 24) if quick else (6, 24, 96, 384)
-    for what, sizes, reference in (
-        ("horizon", horizons, "navigation?horizon={}"),
-        ("rooms", rooms, "hvac?rooms={}"),
-    ):
-        results[what] = {}
+    for what, sizes, reference in (("horizon", horizons, "navigation?horizon={}"), ("rooms", rooms, "hvac?rooms={}")):
         for batch in (BATCH,) if quick else (100, BATCH):
             for kind, gradient in (("rollout", False), ("gradient", True)):
-                models = ((size, load_model(reference.format(size))) for size in sizes)
-                rows = [{what: size, **measure(model, batch, gradient, budget)} for size, model in models]
-                name = f"{kind}, batch {batch}"
-                results[what][name] = growth(rows, what)
-                report(f"{name}: seconds ~ {what}^{results[what][name]['exponent']:.2f}")
-    return results
+                measured = found([Rollouts(reference.format(size), batch, gradient, budget) for size in sizes])
+                rows = [{what: size, **row} for size, row in zip(sizes, measured, strict=True)]
+                studies[what][f"{kind}, batch {batch}"] = growth(rows, what)
+    return studies
 
 
-def markdown(results: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    lines = [
-        "# Rollouts",
-        "",
-        f"Batches of {BATCH} trajectories, a policy with one hidden layer of {HIDDEN}, {results['cores']} CPU cores; "
-        f"{versions}. Steps are real steps of trajectories; the baseline runs one trajectory at a time.",
-        "",
-        "| model | steps/s | with gradient, steps/s | compile, s | with gradient, s | baseline, steps/s | ratio |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+def markdown(about: Figures) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    rows = [
+        {
+            "model": name,
+            "steps/s": f"{row['rollout']['steps_per_second']:,.0f}",
+            "with gradient, steps/s": f"{row['gradient']['steps_per_second']:,.0f}",
+            "compile, s": f"{row['rollout']['compile_seconds']:.1f}",
+            "with gradient, s": f"{row['gradient']['compile_seconds']:.1f}",
+            "baseline, steps/s": f"{row['baseline_steps_per_second']:,.0f} ({row['against']})",
+            "ratio": f"{row['ratio']:,.0f}",
+        }
+        for name, row in about["domains"].items()
     ]
-    for name, row in results["domains"].items():
-        forward, gradient = row["rollout"], row["gradient"]
-        lines.append(
-            f"| {name} | {forward['steps_per_second']:,.0f} | {gradient['steps_per_second']:,.0f} "
-            f"| {forward['compile_seconds']:.1f} | {gradient['compile_seconds']:.1f} "
-            f"| {row['baseline_steps_per_second']:,.0f} ({row['against']}) | {row['ratio']:,.0f} |"
-        )
-    for title, study, sizes in (
-        ("Growth with the batch (20 steps)", "batch", "batch"),
-        ("Growth with the horizon (navigation)", "horizon", "horizon"),
-        ("Growth with the rooms (HVAC)", "rooms", "rooms"),
-    ):
-        lines += ["", f"## {title}", ""]
-        some = next(iter(results[study].values()))["rows"]
-        lines += [f"| seconds at {sizes} | " + " | ".join(f"{row[sizes]:,}" for row in some) + " | exponent |"]
-        lines += ["|---|" + "---:|" * (len(some) + 1)]
-        for name, found in results[study].items():
-            seconds = " | ".join(f"{row['seconds']:.4f}" for row in found["rows"])
-            lines.append(f"| {name} | {seconds} | {found['exponent']:.2f} |")
-    lines += ["", "The exponent is that of seconds ~ size^exponent over the larger half of the sizes."]
-    return "\n".join(lines) + "\n"
-
-
-def report(text: str) -> None:
-    print(text, flush=True)
+    parts = [
+        "# Rollouts",
+        f"`{about['command']}`, {about['date']}. Batches of {BATCH} trajectories, a policy with one hidden layer of "
+        f"{HIDDEN}, {about['cores']} CPU cores; {versions}. Steps are real steps of trajectories; the baseline runs "
+        "one trajectory at a time.",
+        markdown_table(rows),
+    ]
+    for title, what in (("batch (20 steps)", "batch"), ("horizon (navigation)", "horizon"), ("rooms (HVAC)", "rooms")):
+        shown = [
+            {f"seconds at {what}": name}
+            | {f"{row[what]:,}": f"{row['seconds']:.4f}" for row in found["rows"]}
+            | {"exponent": f"{found['exponent']:.2f}"}
+            for name, found in about[what].items()
+        ]
+        parts += [f"## Growth with the {title}", markdown_table(shown)]
+    parts.append("The exponent is that of seconds ~ size^exponent over the larger half of the sizes.")
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and runs, some two minutes")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
-    arguments = parser.parse_args()
-    results = study(arguments.quick)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "rollout.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.out / "rollout.md").write_text(markdown(results))
-    report(f"written to {arguments.out / 'rollout.md'}")
+    made = parser(__doc__, "rollout")
+    made.add_argument("--quick", action="store_true", help="fewer sizes and runs, some two minutes")
+    options = made.parse_args()
+
+    def found(tasks: list[Rollouts | Baseline]) -> list[Figures]:
+        names = ["-".join(str(value) for value in vars(task).values() if value is not None) for task in tasks]
+        return results([Job(f"{type(t).__name__}-{n}", t) for n, t in zip(names, tasks, strict=True)], options)
+
+    about = heading("Rollouts", [0])
+    about["versions"] = {name: version(name) for name in ("jax", "pyRDDLGym", "pyRDDLGym-jax")}
+    about |= {"cores": os.cpu_count()} | study(options.quick, found)
+    options.out.mkdir(parents=True, exist_ok=True)
+    atomic_write(options.out / "rollout.json", json.dumps(about, indent=1) + "\n")
+    atomic_write(options.out / "rollout.md", markdown(about))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What all benchmarks share: options, and the runner of `sidestep.reproduce.jobs`; finished jobs are not redone."""
+"""What all benchmarks share: options, and the runner of `sidestep.reproduce.jobs`.
+
+Jobs that were done are not done again, unless the option --again says so.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -14,6 +17,7 @@ def parser(doc: str | None, name: str, first_seed: int | None = None, seeds: int
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--runs", type=Path, default=Path("runs") / name, help="folder of the jobs")
     made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    made.add_argument("--again", action="store_true", help="do also the jobs that were done")
     if first_seed is not None:
         made.add_argument("--seeds", type=int, default=seeds)
         made.add_argument("--first-seed", type=int, default=first_seed)
@@ -27,6 +31,8 @@ def seeds_of(options: argparse.Namespace) -> range:
 def results(jobs: Sequence[Job], options: argparse.Namespace, workers: int = 1) -> list[Figures]:
     """What the jobs found, in their order; those that are not done are done now."""
     runner = Jobs(options.runs, command())
+    for job in jobs if options.again else ():
+        runner.file(job.name).unlink(missing_ok=True)
     runner.run(jobs, workers, lambda text: print(text, flush=True))
     return [runner.result(job) for job in jobs]
 

@@ -9,16 +9,15 @@ boundary between categories. The paper's classifier learns, as in the paper, fro
 without constraint. All scores are on trajectories that no fit has seen.
 """
 
-import argparse
-import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from runner import parser, results
 
 from sidestep.campaign.pairs import pair_fit
 from sidestep.core.model import Model, Policy, Trajectory, rollout_batch
@@ -29,14 +28,16 @@ from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.reproduce.data import AS_THE_PAPER, learning_trajectories
+from sidestep.reproduce.grid_work import load_grid
+from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.methods import settings_of
-from sidestep.runtime.files import atomic_write
-from sidestep.safety.base import predict
+from sidestep.reproduce.tables import heading, read_rows, write_table
+from sidestep.safety.base import SafetyModel, predict
 from sidestep.safety.config import FitConfig, fit_settings
 from sidestep.safety.explain import blame
 from sidestep.safety.fit import fit
 from sidestep.safety.io import make_safety
-from sidestep.safety.report import scores
+from sidestep.safety.report import Scores, scores
 
 DOMAINS = ("navigation", "hvac")
 FIRST_SEED = 11  # settings were chosen on smaller ones
@@ -105,7 +106,7 @@ def gather(domain: str, count: int, seed: int) -> tuple[Trajectory, np.ndarray]:
 
 def gather_learners(domain: str, count: int, seed: int) -> tuple[Trajectory, np.ndarray]:
     """`count` trajectories of agents at all stages of learning without constraint, in any order."""
-    model: Any = load_model(domain)
+    model = load_model(domain)
     planner = Planner(model, None, (), settings_of("PPO", model, LEARNING_EPOCHS, 25))
     keys = jax.random.split(jax.random.key(seed), LEARNERS)
     trajectory = learning_trajectories(model, planner, keys, count, AS_THE_PAPER)
@@ -117,7 +118,7 @@ def sizes(model: Model) -> tuple[int, int, int]:
     return model.spec.state.size, model.spec.action.size, len(load_rule(None, model).scale)
 
 
-def guilty_share(model: Any, trajectory: Trajectory, categories: np.ndarray) -> float:
+def guilty_share(model: SafetyModel, trajectory: Trajectory, categories: np.ndarray) -> float:
     """Of the blame for bad trajectories, what falls on steps in the dirty zone or after the second one in it."""
     x, y = np.asarray(trajectory.states[..., 0]), np.asarray(trajectory.states[..., 1])
     inside = (x >= DIRTY_X[0]) & (x <= DIRTY_X[1]) & (y >= DIRTY_Y[0]) & (y <= DIRTY_Y[1])
@@ -126,7 +127,7 @@ def guilty_share(model: Any, trajectory: Trajectory, categories: np.ndarray) -> 
     return float((np.asarray(shares) * guilty).sum(axis=1)[categories > 0].mean())
 
 
-def figures(found: Any) -> dict[str, float]:
+def figures(found: Scores) -> dict[str, float]:
     """What the tables say of scores."""
     return {
         "accuracy": found.accuracy,
@@ -141,8 +142,8 @@ Labelled = tuple[Trajectory, np.ndarray]
 
 
 def measure(
-    domain: str, kind: str, config: FitConfig, known: Labelled, seed: int, test: Labelled, **shape: Any
-) -> dict[str, Any]:
+    domain: str, kind: str, config: FitConfig, known: Labelled, seed: int, test: Labelled, **shape: float
+) -> Figures:
     trajectory, categories = known
     model = make_safety(kind, *sizes(load_model(domain)), key=jax.random.key(seed), **shape)
     start = time.perf_counter()
@@ -166,9 +167,9 @@ def measure(
     return result
 
 
-def measure_pairs(grid: str, number: int, seed: int) -> dict[str, Any]:
+def measure_pairs(grid: str, number: int, seed: int) -> Figures:
     """The Markov classifier on as many state-action pairs as the paper had, tested on all that can be reached."""
-    model: Any = load_model(f"{grid}?map={number}")
+    model = load_grid(f"{grid}?map={number}")
     everything = reachable(model.finite, np.ones(model.finite.reward.shape, bool)) & ~model.finite.absorbing
     rows = np.flatnonzero(np.repeat(everything, model.spec.action.size))
     pairs = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], all_pairs(model.finite))
@@ -192,58 +193,64 @@ def measure_pairs(grid: str, number: int, seed: int) -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "# Safety models on fresh trajectories\n",
-        "| domain | model | labels | seed | accuracy | none or not | log loss | calibration error | of none "
-        "| blame on guilty steps | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in rows:
-        shape = " ".join(f"{name} {value}" for name, value in r["shape"].items())
-        guilty = f"{r['guilty_share']:.3f}" if "guilty_share" in r else "-"
-        lines.append(
-            f"| {r['domain']} | {r['model']} {shape} | {r['labels']} | {r['seed']} | {r['accuracy']:.4f} "
-            f"| {r['none_or_not']:.4f} | {r['log_loss']:.4f} | {r['calibration_error']:.4f} "
-            f"| {r['none_calibration_error']:.4f} | {guilty} | {r['seconds']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True)
+class Measured:
+    """One safety model, fitted and scored on what it has not seen."""
+
+    model: Literal["hazard", "classifier", "markov"]
+    domain: str  # for `markov` a grid and the number of its map
+    seed: int
+    labels: int
+
+    def run(self, out: Path) -> Figures:
+        if self.model == "markov":
+            grid, number = self.domain.split()
+            return measure_pairs(grid, int(number), self.seed)
+        if self.model == "hazard":
+            known, test = gather(self.domain, self.labels, self.seed), gather(self.domain, TESTS, 999_999)
+            return measure(self.domain, self.model, fit_settings("hazard"), known, self.seed, test)
+        trajectory, categories = gather_learners(self.domain, self.labels + TESTS, self.seed)
+        known, test = ((trajectory[part], categories[part]) for part in (slice(self.labels), slice(self.labels, None)))
+        config = replace(CLASSIFIER, steps=self.labels // 10)
+        return measure(self.domain, self.model, config, known, self.seed, test, **PAPER)
+
+
+def tasks(quick: bool) -> list[Measured]:
+    many, seeds, maps = (20_000, 2, 1) if quick else (200_000, 5, 5)
+    found = [Measured("hazard", d, s, 2_000) for d in DOMAINS for s in range(FIRST_SEED, FIRST_SEED + seeds)]
+    found += [Measured("classifier", domain, FIRST_SEED, many) for domain in DOMAINS]
+    return found + [Measured("markov", f"{g} {n + 1}", FIRST_SEED, PAIRS[g]) for g in PAIRS for n in range(maps)]
+
+
+SHOWN = {
+    "labels": "labels",
+    "seed": "seed",
+    "accuracy": "accuracy",
+    "none or not": "none_or_not",
+    "log loss": "log_loss",
+    "calibration error": "calibration_error",
+    "of none": "none_calibration_error",
+    "blame on guilty steps": "guilty_share",
+    "seconds": "seconds",
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two seeds, 20,000 trajectories for the classifier")
-    parser.add_argument("--only", choices=["hazard", "classifier", "markov"], help="one of the three studies")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
-    many = 20_000 if options.quick else 200_000
-    file = options.out / "safety.json"
-    old = json.loads(file.read_text()) if options.only is not None and file.exists() else []
-    rows: list[dict[str, Any]] = [row for row in old if row["model"] != options.only]
-
-    def keep(row: dict[str, Any]) -> None:
-        rows.append(row)
-        print(table([row]).splitlines()[-1], flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        atomic_write(file, json.dumps(rows, indent=1))
-        atomic_write(options.out / "safety.md", table(rows))
-
-    for domain in DOMAINS:
-        if options.only == "markov":
-            break
-        if options.only != "classifier":
-            test = gather(domain, TESTS, 999_999)
-            for seed in range(FIRST_SEED, FIRST_SEED + (2 if options.quick else 5)):
-                keep(measure(domain, "hazard", fit_settings("hazard"), gather(domain, 2_000, seed), seed, test))
-        if options.only != "hazard":
-            trajectory, categories = gather_learners(domain, many + TESTS, FIRST_SEED)
-            known, test = (trajectory[:many], categories[:many]), (trajectory[many:], categories[many:])
-            config = replace(CLASSIFIER, steps=many // 10)
-            keep(measure(domain, "classifier", config, known, FIRST_SEED, test, **PAPER))
-    if options.only in (None, "markov"):
-        for grid in PAIRS:
-            for number in range(1, 2 if options.quick else 6):
-                keep(measure_pairs(grid, number, FIRST_SEED))
+    made = parser(__doc__, "safety")
+    made.add_argument("--quick", action="store_true", help="two seeds, 20,000 trajectories for the classifier")
+    made.add_argument("--only", choices=["hazard", "classifier", "markov"], help="one of the three studies")
+    options = made.parse_args()
+    wanted = [task for task in tasks(options.quick) if options.only in (None, task.model)]
+    names = [f"{task.model}-{task.domain.replace(' ', '-')}-{task.labels}-{task.seed}" for task in wanted]
+    new = results([Job(name, task) for name, task in zip(names, wanted, strict=True)], options)
+    rows = [row for row in read_rows(options.out / "safety.json") if options.only not in (None, row["model"])] + new
+    shown = []
+    for row in rows:
+        shape = [f"{name} {value}" for name, value in row["shape"].items()]
+        model = {"domain": row["domain"], "model": " ".join([row["model"], *shape])}
+        shown.append(model | {name: row.get(key) for name, key in SHOWN.items()})
+    about = heading("Safety models on fresh trajectories", sorted({row["seed"] for row in rows}))
+    write_table(options.out, "safety", rows, about, shown=shown)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,18 @@ settings.register_profile("sidestep", deadline=None, derandomize=True, print_blo
 settings.load_profile("sidestep")
 
 
+# Files that take long, the longest first: they begin first, so that no process is left with one of them at the end, and
+# their tests are marked `slow`.
+SLOW = ("test_reproduce_all", "test_campaign", "test_planning", "test_kills", "test_fuzz", "test_fuzz_runs")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker("slow")
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+
+
 @pytest.fixture
 def key():
     return jax.random.key(0)

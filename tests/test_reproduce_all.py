@@ -39,8 +39,25 @@ COLUMNS = [
 ]
 
 
+# Quicker than quick: programs that are compiled without optimisation learn slowly.
+SIZE = replace(
+    QUICK,
+    trajectories={"continuous": 800, "grid": 200},
+    trajectory_steps={"continuous": 120, "grid": 60},
+    pair_steps=500,
+    rollouts=200,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sidestep.cli.reproduce.QUICK", SIZE)
+        yield
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
+def out(tmp_path_factory, small):
     folder = tmp_path_factory.mktemp("all")
     (folder / "maps").mkdir()
     for name, text in MAPS.items():
@@ -49,8 +66,8 @@ def out(tmp_path_factory):
     return folder / "out"
 
 
-def arguments(folder):
-    given = ["--maps", str(folder / "maps"), "--seeds", "1", "--epochs", "25", "--workers", "2"]
+def arguments(folder, workers=1):
+    given = ["--maps", str(folder / "maps"), "--seeds", "1", "--epochs", "25", "--workers", str(workers)]
     return ["reproduce", "all", "--quick", *given, "--out", str(folder / "out"), "--quiet"]
 
 
@@ -128,7 +145,7 @@ def test_the_classifiers_have_learned_more_than_the_most_frequent_category(out):
     for domain in ("navigation", "hvac"):
         found = job(out, f"{domain}-classifier-seed0")
         counts = np.array(list(found["categories"].values()))
-        assert counts.sum() == found["labels"] == 2000
+        assert counts.sum() == found["labels"] == SIZE.trajectories["continuous"]
         assert (counts > 0).sum() >= 2
         assert found["accuracy"] > counts.max() / counts.sum()
 
@@ -153,7 +170,7 @@ def test_the_figures_are_pictures_that_say_that_they_are_quick(out):
 
 
 def test_the_curve_of_a_grid_is_drawn_from_its_job(out):
-    maps, size = find_maps(out.parent / "maps", QUICK), replace(QUICK, grid_epochs=25)
+    maps, size = find_maps(out.parent / "maps", QUICK), replace(SIZE, grid_epochs=25)
     figure = grid_curve(Jobs(out), maps[0], 0, size)
     lines = [axis.lines[0].get_xydata() for axis in figure.axes]
     assert [line.shape for line in lines] == [(1, 2)] * 3
@@ -166,7 +183,7 @@ def test_a_second_call_does_only_what_is_missing_and_writes_the_same(out, capsys
     before = {path.name: path.stat().st_mtime_ns for path in (out / "jobs").iterdir()}
     rows = read(out, "table1")["rows"]
     (out / "jobs" / "driving-puddles-markov-ha-s-seed0.json").unlink()
-    assert main([*arguments(out.parent), "--json"]) == 0
+    assert main([*arguments(out.parent, workers=2), "--json"]) == 0
     after = {path.name: path.stat().st_mtime_ns for path in (out / "jobs").iterdir()}
     assert {name for name in after if after[name] != before[name]} == {"driving-puddles-markov-ha-s-seed0.json"}
     assert json.loads(capsys.readouterr().out)["table1"]["rows"] == rows

@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import jax
+
 from sidestep import __version__
 from sidestep.core.errors import InputError
 from sidestep.core.records import checked, from_json, to_json
@@ -147,6 +149,7 @@ class Jobs:
                 self.do(job)
                 say(f"done: {job.name}")
             waiting.remove(group)
+            jax.clear_caches()  # compiled programs of one group serve no other, and together take gigabytes
 
     def _in_processes(self, waiting: list[list[Job]], workers: int, say: Callable[[str], None]) -> None:
         running: list[_Worker] = []
