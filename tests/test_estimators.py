@@ -75,17 +75,18 @@ def test_pathwise_gradient_is_the_derivative_with_the_noise_held_fixed():
         keys = jax.random.split(jax.random.key(3), 16)
         double = jax.tree.map(lambda leaf: leaf.astype(jnp.float64) if eqx.is_inexact_array(leaf) else leaf, learner)
         problem = replace(problem, safety=_double(problem.safety))
-        gradients, _, _, _ = pathwise(problem, SMALL, double, keys)
-        learned, _ = split(double.policy, double.value, SMALL)
+        gradients, _, _, _ = eqx.filter_jit(lambda learner: pathwise(problem, SMALL, learner, keys))(double)
+        learned, rest = split(double.policy, double.value, SMALL)
         direction = jax.tree.map(
             lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype), learned
         )
 
+        @jax.jit
         def objectives(step):
             moved = jax.tree.map(lambda p, d: p + step * d, learned, direction)
-            policy, _ = eqx.combine(moved, split(double.policy, double.value, SMALL)[1])
+            policy, _ = eqx.combine(moved, rest)
             _, trajectory, _, _ = pathwise(problem, SMALL, replace(double, policy=policy), keys)
-            return np.array([jnp.mean(trajectory.returns()), jnp.mean(problem.costs(trajectory))])
+            return jnp.stack([jnp.mean(trajectory.returns()), jnp.mean(problem.costs(trajectory))])
 
         numeric = (objectives(1e-5) - objectives(-1e-5)) / 2e-5
         analytic = [

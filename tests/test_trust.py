@@ -74,11 +74,11 @@ def test_ones_own_run_moves_without_a_question(home, tmp_path, monkeypatch, caps
         there, here = (load(path).policy.act(STATE) for path in (home / "run", "moved: here?"))
         assert np.array_equal(there, here)
         assert run.model.spec.name == "yard"
-        assert main(["certify", "moved: here?", "--rollouts", "100"]) in (0, 1)
+        assert main(["certify", "moved: here?", "--rollouts", "100"]) == 0
         assert main(["report", "moved: here?"]) == 0
         assert main(["export", "moved: here?", str(tmp_path / "policy.py")]) == 0
         assert main(["collect", "moved: here?/inputs/yard.py:yard", "--store", "s.store", "--count", "3"]) in (0, 2)
-        assert main(["resume", "moved: here?", "--quiet"]) in (0, 1)
+        assert main(["resume", "moved: here?", "--quiet"]) == 0
     finally:
         (tmp_path / "hidden").rename(home / "mine")
 
@@ -111,7 +111,7 @@ def test_a_stranger_s_code_is_run_when_it_is_trusted(home, stranger, capsys):
     assert ran(home)
     load(stranger).policy.act(STATE)  # what was trusted once is remembered
     assert main(["resume", str(stranger), "--quiet"]) == 2, "but its rule was not asked about yet"
-    assert main(["resume", str(stranger), "--quiet", "--trust"]) in (0, 1)
+    assert main(["resume", str(stranger), "--quiet", "--trust"]) == 0
 
 
 def test_a_report_without_records_says_what_it_needs(home, stranger, capsys):
@@ -221,14 +221,14 @@ def test_data_files_travel_too(tmp_path, monkeypatch, capsys):
     grid.parent.mkdir()
     grid.write_text("S.....\n.FF...\n.@@...\n....BG\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["plan", "yards/yard.bp?horizon=40", "--out", "run", "--rollouts", "100", "--quiet"]) in (0, 1)
+    assert main(["plan", "yards/yard.bp?horizon=40", "--out", "run", "--rollouts", "100", "--quiet"]) == 0
     shutil.move("run", "elsewhere")
     shutil.rmtree("yards")
     monkeypatch.chdir("/")
     run = load(tmp_path / "elsewhere")
     assert run.model.spec.name == "yard"
     assert run.model.spec.horizon == 40
-    assert main(["resume", str(tmp_path / "elsewhere"), "--quiet"]) in (0, 1)
+    assert main(["resume", str(tmp_path / "elsewhere"), "--quiet"]) == 0
     copy = tmp_path / "elsewhere/inputs/yard.bp"
     copy.write_text(copy.read_text().replace("@@", ".."))
     assert f"{copy}: was changed since the run began" in sentence(["certify", tmp_path / "elsewhere"], capsys)
@@ -281,7 +281,7 @@ def test_a_run_goes_on_beside_an_audit_that_people_have_not_finished(home, tmp_p
     before = json.loads((run / "result.json").read_text())
     assert main(["certify", str(run), "--people"]) == 3
     assert json.loads((run / "audits.json").read_text())[-1]["status"] == "open"
-    assert main(["resume", str(run), "--quiet"]) in (0, 1)
+    assert main(["resume", str(run), "--quiet"]) == 0
     audits = json.loads((run / "audits.json").read_text())
     assert [audit["status"] for audit in audits][-1] == "abandoned", "begun and given up, and counted"
     after = json.loads((run / "result.json").read_text())
