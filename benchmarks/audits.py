@@ -26,6 +26,7 @@ from sidestep.certification.records import split_confidence
 from sidestep.certification.sequential import SequentialAudit
 from sidestep.core.constraints import Constraint, Scale, parse_constraints
 from sidestep.core.model import FunctionPolicy, Space, Spec, Variable
+from sidestep.labels.experts import RuleExpert
 from sidestep.labels.rules import Rule
 from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
@@ -107,7 +108,7 @@ def whole_product(audits: int, repetitions: int) -> float:
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         for repetition in range(repetitions):
             run = Run.create(Path(folder) / str(repetition), RunConfig(model="coin"))
-            auditor = Auditor(Ledger(run), model, constraints, rule)
+            auditor = Auditor(Ledger(run), model, constraints, RuleExpert(rule))
             for number in range(audits):
                 seed = repetition * audits + number
                 audit = auditor.begin("", seed=seed, most=COINS, promised=CONFIDENCE)

@@ -141,8 +141,7 @@ def run(file, fitted, tmp_path_factory):
         "20",
         "--quiet",
     ]
-    status = main([*planning(file, fitted, out), *options])
-    assert status in (0, 1)
+    assert main([*planning(file, fitted, out), *options]) == 1  # nothing is certified of so short a plan
     return out
 
 
