@@ -155,7 +155,7 @@ def test_bad_labels_are_refused(data, rows, change, words):
         fit(fresh(), trajectory[: rows if words != "one whole number" else 10], labels, QUICK, jax.random.key(0))
 
 
-@pytest.mark.parametrize("bad", [{"steps": 0}, {"learning_rate": 0.0}, {"held_out": 1.0}, {"schedule": "stairs"}])
+@pytest.mark.parametrize("bad", [{"steps": 0}, {"learning_rate": 0.0}, {"held_out": 1.0}, {"balance": 1.5}])
 def test_bad_options_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad)).replace("_", "-")):
         FitConfig(**bad)

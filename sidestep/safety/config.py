@@ -1,10 +1,8 @@
 """The options of a fit. Light on purpose: the command line reads them without loading JAX."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-from sidestep.core.errors import InputError
-from sidestep.core.options import check_ranges, option, place_of
+from sidestep.core.options import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -14,11 +12,6 @@ class FitConfig:
     steps: int = option(3000, "Minibatches at most; early stopping may end the fit sooner.", least=1, most=10**7)
     batch: int = option(100, "Trajectories in a minibatch.", least=1, most=10**6)
     learning_rate: float = option(3e-3, "Adam's step size after the warm-up.", above=0)
-    schedule: Literal["cosine", "constant"] = option(
-        "cosine", "The step size later: 'cosine' (down to nothing) or 'constant'."
-    )
-    warmup: float = option(0.02, "Share of the steps in which the step size rises from nothing.", least=0, most=1)
-    weight_decay: float = option(0.0, "Decoupled: a share of each parameter per unit of step size.", least=0)
     sparsity: float = option(
         0.0,
         "Weight of the sum, over the entries of state and action, of the norm of what the first layer reads from each: "
@@ -27,10 +20,6 @@ class FitConfig:
     )
     average: float = option(
         0.0, "The parameters that are kept are a running mean over the minibatches with this decay.", least=0, below=1
-    )
-    clip: float = option(1.0, "Largest norm of a gradient.", above=0)
-    smoothing: float = option(
-        0.0, "Share of a label that is spread evenly over all categories, against near-certainty.", least=0, most=1
     )
     balance: float = option(
         0.0,
@@ -49,8 +38,6 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.schedule not in ("cosine", "constant"):
-            raise InputError(f"is 'cosine' or 'constant', not {self.schedule!r}", place=place_of("schedule"))
 
 
 def fit_settings(kind: str) -> FitConfig:

@@ -33,6 +33,9 @@ from sidestep.safety.report import FitReport, Scores, scores
 
 M = TypeVar("M", bound=SafetyModel)
 
+WARMUP = 0.02  # share of the steps in which the step size rises from nothing
+CLIP = 1.0  # largest norm of a gradient
+
 
 class Rows(NamedTuple):
     """Labelled trajectories as the fit sees them, padded to a size that later fits can share."""
@@ -135,9 +138,8 @@ def _maximise(
 ) -> tuple[M, tuple[int, ...], list[Progress]]:
     """The best model by the held-out loss, after how many steps each member had it, and what every look showed."""
     rates, looks = learning_rates(config), list[Progress]()
-    state = _start_members(model.members, config) if isinstance(model, Ensemble) else _start(model, config)
-    options = (config.weight_decay, config.clip, config.smoothing, config.sparsity, config.average)
-    shared = (train.rows(), held.rows() if held else None, draws.correction, options)
+    state = _start_members(model.members) if isinstance(model, Ensemble) else _start(model)
+    shared = (train.rows(), held.rows() if held else None, draws.correction, config.sparsity, config.average)
     for look, chunk in enumerate(rates):
         keys = jax.random.split(jax.random.fold_in(key, look), draws.shape(len(chunk)))
         own = (state, keys, draws(len(chunk)))
@@ -240,25 +242,24 @@ class Draws:
 
 
 def learning_rates(config: FitConfig) -> Float[np.ndarray, "looks steps"]:
-    """Linear warm-up, then a half cosine down to nothing, or constant; one row between two looks."""
+    """Linear warm-up, then a half cosine down to nothing; one row between two looks."""
     looks = -(-config.steps // config.check_every)
     steps = config.steps // looks * looks
     at = (np.arange(steps) + 1) / steps
-    rise = np.minimum(at / config.warmup, 1.0) if config.warmup > 0 else np.ones(steps)
-    past = np.clip((at - config.warmup) / max(1.0 - config.warmup, 1e-9), 0.0, 1.0)
-    fall = 0.5 * (1 + np.cos(np.pi * past)) if config.schedule == "cosine" else np.ones(steps)
+    rise = np.minimum(at / WARMUP, 1.0)
+    past = np.clip((at - WARMUP) / (1.0 - WARMUP), 0.0, 1.0)
+    fall = 0.5 * (1 + np.cos(np.pi * past))
     return (config.learning_rate * rise * fall).astype(np.float32).reshape(looks, -1)
 
 
-def mean_loss(log_probabilities: Array, categories: Array, correction: Array, smoothing: float) -> Float[Array, ""]:
+def mean_loss(log_probabilities: Array, categories: Array, correction: Array) -> Float[Array, ""]:
     """Mean of -log P(category | drawn), P(k | drawn) being proportional to P(k) exp(correction_k).
 
     Drawing category k more often by exp(correction_k) shifts its odds by as much; with the shift in the likelihood,
     the model itself learns the odds of the data (case-control sampling).
     """
     drawn = jax.nn.log_softmax(log_probabilities + jnp.broadcast_to(correction, log_probabilities.shape))
-    of_truth = jnp.take_along_axis(drawn, categories[:, None], axis=1)[:, 0]
-    return -jnp.mean((1.0 - smoothing) * of_truth + smoothing * jnp.mean(drawn, axis=-1))
+    return -jnp.mean(jnp.take_along_axis(drawn, categories[:, None], axis=1)[:, 0])
 
 
 def row_norms(weight: Float[Array, "input units"]) -> Float[Array, ""]:
@@ -274,29 +275,24 @@ def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
     return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real)
 
 
-def _optimiser(weight_decay: float, clip: float) -> optax.GradientTransformation:
-    """Adam without its step size, which comes with each step so that a schedule needs no new program."""
-    return optax.chain(optax.clip_by_global_norm(clip), optax.scale_by_adam(), optax.add_decayed_weights(weight_decay))
+# Adam without its step size, which comes with each step so that a schedule needs no new program.
+OPTIMISER = optax.chain(optax.clip_by_global_norm(CLIP), optax.scale_by_adam())
 
 
-def _start(model: SafetyModel, config: FitConfig) -> Member:
-    optimiser = _optimiser(config.weight_decay, config.clip).init(eqx.filter(model, trainable(model)))
+def _start(model: SafetyModel) -> Member:
     nothing = jnp.zeros((), int)
+    optimiser = OPTIMISER.init(eqx.filter(model, trainable(model)))
     return Member(model, model, optimiser, nothing, model, jnp.asarray(jnp.inf, jnp.float32), nothing)
-
-
-Options = tuple[float, float, float, float, float]
 
 
 def _run(
     own: tuple[Member, PRNGKeyArray, Int[Array, "steps batch"]],
     rates: Float[Array, " steps"],
-    shared: tuple[Rows, Rows | None, Array, Options],
+    shared: tuple[Rows, Rows | None, Array, float, float],
 ) -> tuple[Member, Float[Array, ""], Float[Array, ""]]:
     """One minibatch for each rate, then a look at the held-out trajectories; a member's `own` state, keys and draws."""
     state, keys, draws = own
-    train, held, correction, (weight_decay, clip, smoothing, sparsity, forget) = shared
-    optimiser = _optimiser(weight_decay, clip)
+    train, held, correction, sparsity, decay = shared
 
     def minibatch(carry, inputs):
         model, average, memory = carry
@@ -307,14 +303,14 @@ def _run(
         def loss(parameters):
             model = eqx.combine(parameters, rest)
             log_probabilities, statistics = model.learn(*drawn[:3], key)
-            likelihood = mean_loss(log_probabilities, drawn.categories, correction, smoothing)
+            likelihood = mean_loss(log_probabilities, drawn.categories, correction)
             return likelihood + sparsity * row_norms(model.input_weight), (statistics, likelihood)
 
         (_, (statistics, value)), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
-        updates, memory = optimiser.update(gradient, memory, parameters)
+        updates, memory = OPTIMISER.update(gradient, memory)
         model = eqx.apply_updates(model, jax.tree.map(lambda update: -rate * update, updates))
         model = model.with_statistics(statistics)
-        average = jax.tree.map(lambda old, new: new + forget * (old - new), average, model)
+        average = jax.tree.map(lambda old, new: new + decay * (old - new), average, model)
         return (model, average, memory), value
 
     start = (state.model, state.average, state.optimiser)
@@ -331,4 +327,4 @@ def _run(
 
 
 _advance = eqx.filter_jit(_run)
-_start_members = jit_fast_compile(eqx.filter_vmap(_start, in_axes=(eqx.if_array(0), None)))
+_start_members = jit_fast_compile(eqx.filter_vmap(_start))
