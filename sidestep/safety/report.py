@@ -65,20 +65,20 @@ def scores(probabilities: np.ndarray, categories: np.ndarray) -> Scores:
     )
 
 
-def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> list[tuple[float, float, int]]:
+def reliability(confidence: np.ndarray, correct: np.ndarray) -> list[tuple[float, float, int]]:
     """(mean confidence, share correct, count) of every bin of [0, 1] that is not empty."""
     confidence, correct = np.asarray(confidence, float), np.asarray(correct, float)
-    where = np.clip((confidence * bins).astype(int), 0, bins - 1)
+    where = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
     return [
         (float(confidence[where == b].mean()), float(correct[where == b].mean()), int((where == b).sum()))
-        for b in range(bins)
+        for b in range(BINS)
         if (where == b).any()
     ]
 
 
-def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> float:
+def calibration_error(confidence: np.ndarray, correct: np.ndarray) -> float:
     """Expected calibration error: sum_b n_b / N |confidence_b - share correct_b| (Guo et al. 2017)."""
-    curve = reliability(confidence, correct, bins)
+    curve = reliability(confidence, correct)
     return sum(count * abs(mean - share) for mean, share, count in curve) / max(len(confidence), 1)
 
 
