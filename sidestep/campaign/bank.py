@@ -23,6 +23,7 @@ from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, Row, retarget
 from sidestep.policies.networks import with_memory
 from sidestep.runtime.parallel import picked
+from sidestep.safety.base import SafetyModel
 
 POLISH: dict[str, Any] = {
     "observe": "memory",
@@ -52,7 +53,7 @@ class PolicyBank(Protocol):
         ...
 
     def advance(
-        self, number: int, safety: Any, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
+        self, number: int, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
     ) -> list[Row]:
         """Plan round `number` against the refitted safety model; one row of figures per policy.
 
@@ -61,12 +62,12 @@ class PolicyBank(Protocol):
         ...
 
     def polish(
-        self, safety: Any, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
+        self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
     ) -> Iterator[tuple[list[Row], Any]]:
         """The last planning, against the final safety model: at every test, rows and the stack of policies."""
         ...
 
-    def predict(self, policies: Any, safety: Any) -> list[Row]:
+    def predict(self, policies: Any, safety: SafetyModel) -> list[Row]:
         """Figures of a stack of earlier policies by this safety model."""
         ...
 
@@ -86,7 +87,7 @@ class GradientBank:
         constraints: tuple[Constraint, ...],
         planning: PlanConfig,
         campaign: CampaignConfig,
-        safety: Any,
+        safety: SafetyModel,
         key: jax.Array,
         label: Any,
     ) -> None:
@@ -112,10 +113,11 @@ class GradientBank:
 
     def prepare(self) -> None:
         start, safety = self.state, self.planner.problem.safety
+        assert safety is not None
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
-    def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
+    def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[Row]:
         self.planner.set_safety_model(safety)
         learners = self._select_starts(number, tolerances, lost)
         state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
@@ -123,7 +125,7 @@ class GradientBank:
         self.state = state.learners
         return rows
 
-    def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
+    def polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
@@ -134,7 +136,7 @@ class GradientBank:
         for state, rows in self.polisher.run(state):  # noqa: B020 (each state follows from the one before)
             yield rows, state.learners.policy
 
-    def _remembering(self, before: Any, safety: Any, tolerances: np.ndarray) -> Any:
+    def _remembering(self, before: Any, safety: SafetyModel, tolerances: np.ndarray) -> Any:
         """The learners as the last planning begins with them."""
         policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(before.policy)
         first = jax.tree.map(lambda leaf: leaf[0], policies)
@@ -142,7 +144,7 @@ class GradientBank:
         multipliers = replace(learners.multipliers, value=before.multipliers.value)
         return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
 
-    def predict(self, policies: Any, safety: Any) -> list[Row]:
+    def predict(self, policies: Any, safety: SafetyModel) -> list[Row]:
         self.planner.set_safety_model(safety)
         mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
         return [

@@ -29,6 +29,7 @@ from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.policies.files import load_policy
 from sidestep.runs.records import Round
+from sidestep.safety.base import SafetyModel
 from sidestep.safety.config import fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import load_safety, make_safety, save_safety
@@ -123,7 +124,7 @@ class PairStrategy:
         rows = np.flatnonzero(category >= 0)
         sizes = spec.state.size, spec.action.size, len(setting.store.scale)
         key = setting.key(FITTING)
-        safety: Any = make_safety("markov", *sizes, key=key, hidden=(64, 64), dropout=0.0)
+        safety: SafetyModel = make_safety("markov", *sizes, key=key, hidden=(64, 64), dropout=0.0)
         safety, _ = fit(safety, jax.tree.map(lambda leaf: leaf[rows], self.pairs), category[rows], pair_fit(), key)
         names = [*spec.state.names, *spec.action.names]
         target = setting.run.target("safety.safetensors")

@@ -12,6 +12,7 @@ from sidestep.core.model import Model, Trajectory, require_finite, rollout
 from sidestep.labels.collect import explore, explorers
 from sidestep.planning.diversity import elites
 from sidestep.runtime.compilation import jit_fast_compile
+from sidestep.safety.base import SafetyModel
 from sidestep.safety.select import How, choose, spread
 
 PLAIN_SHARE = 0.45  # of a round's questions: they also tell the true cost of the policies
@@ -36,7 +37,7 @@ def round_questions(
     model: Model,
     how: How,
     bank: PolicyBank,
-    safety: Any,
+    safety: SafetyModel,
     known: Trajectory,
     count: int,
     progress: float,

@@ -18,6 +18,7 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Row
+from sidestep.safety.base import SafetyModel
 from sidestep.safety.ensemble import members_of
 from sidestep.safety.share import ShareModel
 
@@ -52,7 +53,7 @@ class TableBank:
     def prepare(self) -> None:
         """An optimum compiles little."""
 
-    def advance(self, number: int, safety: Any, tolerances: np.ndarray, lost: bool) -> list[Row]:
+    def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[Row]:
         policies, rows = self._bank(safety, tolerances)
         self.state = jnp.asarray(policies, float)
         return [
@@ -65,7 +66,7 @@ class TableBank:
             for slot, row in enumerate(rows)
         ]
 
-    def predict(self, policies: Any, safety: Any) -> list[Row]:
+    def predict(self, policies: Any, safety: SafetyModel) -> list[Row]:
         returns, deviations, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
         costs = shares @ cost_matrix(self.constraints).T
         return [
@@ -78,7 +79,7 @@ class TableBank:
             for slot in range(SLOTS)
         ]
 
-    def _bank(self, safety: Any, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
+    def _bank(self, safety: SafetyModel, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
         """For each slot the optimum by the largest factor at which rollouts keep its tolerance, by bisection.
 
         Where even the least hazard is above the strictest tolerance, all of them are raised until it is met: the first
@@ -105,10 +106,10 @@ class TableBank:
             middle = (low + high) / 2
         return policies, rows
 
-    def _predicted(self, policies: np.ndarray, safety: Any) -> list[Row]:
+    def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[Row]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
-    def polish(self, safety: Any, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
+    def polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
         """An optimum needs no polish."""
         yield self.advance(0, safety, tolerances, lost), self.policies
 
@@ -120,7 +121,7 @@ class TableBank:
 class PairHazards:
     """What each constraint costs at every pair of a finite model: hazards of members of a share model, as tables."""
 
-    def __init__(self, model: Any, constraints: tuple[Constraint, ...], safety: Any) -> None:
+    def __init__(self, model: Any, constraints: tuple[Constraint, ...], safety: SafetyModel) -> None:
         self.finite, self.names = model.finite, [constraint.text for constraint in constraints]
         members = members_of(safety, ShareModel)
         first = np.array([constraint.cost_weights.index(1) - 1 for constraint in constraints])
@@ -157,7 +158,7 @@ def _of_pairs(model: Any, member: Any) -> Any:
 
 
 @eqx.filter_jit
-def _rolled(model: Any, policies: Any, safety: Any, key: jax.Array) -> tuple[Any, Any, Any]:
+def _rolled(model: Any, policies: Any, safety: SafetyModel, key: jax.Array) -> tuple[Any, Any, Any]:
     """Mean return, its deviation and shares of the categories for each policy of a stack.
 
     A member is asked about every pair once, and not about every step of every rollout.
