@@ -239,9 +239,9 @@ def test_a_campaign_shows_its_figures(campaign_page):
     text = campaign_page.text
     # Two figures of the rounds, three of the epochs, four views before and after, calibration, two of the blame.
     assert campaign_page.tags.count("svg") == 2 + 3 + 3 * 2 + 1 + 2
-    assert "Before, the policy of the first round" in text
-    assert "After, the policy that is the answer" in text
-    assert "Colours: by the rule" in text
+    assert "Before: the policy of the first round" in text
+    assert "After: the final policy" in text
+    assert "Coloured by the rule" in text
     assert "held out: accuracy 0.875, log loss 0.25, calibration error 0.0625" in text
     assert "of the run's labels was labelled 'bad\\_{'" in text
     assert "blame for" in text
