@@ -305,7 +305,7 @@ def test_a_run_without_rule_says_so(campaign, tmp_path):
         json.dumps({"model": "walk", "labels_used": 0, "audit_labels": 0, "seconds": 3.0})
     )
     page = read(write_report(folder))
-    assert "A policy was planned but nothing is certified: no rule" in page.text
+    assert "A policy was planned but nothing is certified: there was no rule" in page.text
     assert "There is no certificate: the run has no rule" in page.text
     assert "nobody has judged them" in page.text
     assert "The run kept no earlier policy" in page.text
