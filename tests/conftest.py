@@ -1,4 +1,5 @@
-"""Strictness for every test: no silent broadcasting, no warnings (see pyproject), deterministic hypothesis.
+"""Strictness for every test: arrays have the shapes that signatures say, nothing is broadcast or promoted silently, no
+warnings (see pyproject), deterministic hypothesis.
 
 Tests compile far more than they compute, so that programs are compiled without optimisation, which takes half the time.
 """
@@ -10,10 +11,17 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu
 os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="sidestep-"))  # what tests run is no user's choice
 
 import jax
+import optax.tree
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
 
+install_import_hook("sidestep", "shapes.check")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# optax mixes its integer counter with floats here; every other line of what we run is strict.
+PROMOTION = "standard"
+jax.config.update("jax_numpy_dtype_promotion", PROMOTION)
+optax.tree.bias_correction = jax.numpy_dtype_promotion("standard")(optax.tree.bias_correction)
 
 settings.register_profile("sidestep", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("sidestep")
@@ -29,6 +37,15 @@ def pytest_collection_modifyitems(items):
         if item.path.stem in SLOW:
             item.add_marker("slow")
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+
+
+@pytest.fixture(autouse=True)
+def promotion(request):
+    """Types may be mixed in a test with this marker, which says why. For all threads, hence not a context."""
+    if request.node.get_closest_marker("mixes_types"):
+        jax.config.update("jax_numpy_dtype_promotion", "standard")
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", PROMOTION)
 
 
 @pytest.fixture

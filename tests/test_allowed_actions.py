@@ -192,7 +192,7 @@ def test_every_choice_gets_its_turn(folder):
     text = text.replace("forall_{?j : job} [start(?j) => ready(?j)];", "").replace("COST(b) = 2.0;", "COST(j1) = 2.0;")
     model = model_of(folder, text, "twenty")
     half = FunctionPolicy(
-        lambda state, clock, key: jnp.concatenate([jax.random.bernoulli(key, 0.5, (20,)) * 1.0, jnp.zeros(41)])
+        lambda state, clock, key: jnp.concatenate([jax.random.bernoulli(key, 0.5, (20,)).astype(float), jnp.zeros(41)])
     )
     counts = np.asarray(rollout(model, half, jax.random.key(0), 400, 5).actions)[..., :20].sum(axis=(0, 1))
     assert counts.sum() == 2000

@@ -50,7 +50,7 @@ class Linear(Policy):
     noise: float = 0.05
 
     def act(self, state, clock, memory, key):
-        mean = self.gain * state + self.offset * jnp.sin(0.1 * clock)
+        mean = self.gain * state + self.offset * jnp.sin(0.1 * clock.astype(state.dtype))
         return mean + self.noise * jax.random.normal(key, state.shape, state.dtype), memory
 
 

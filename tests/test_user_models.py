@@ -235,6 +235,7 @@ def test_check_says_what_a_discrete_model_can_be_used_for(tank, key):
         assert fluent in notes
 
 
+@pytest.mark.mixes_types("pow[x, 2] of its text: JAX differentiates it by promoting the exponent")
 def test_check_says_what_a_smooth_model_can_be_used_for(cart, folder, key):
     findings = check_model(cart, key, lambda: load_model(str(folder / "cart.rddl"), double=True))
     assert {finding.verdict for finding in findings} == {"good"}
@@ -658,7 +659,7 @@ def test_a_return_that_random_actions_do_not_change_is_no_fault(key):
 def test_a_return_made_of_steps_is_no_fault(key):
     findings = {finding.what: finding for finding in check_model(Rounded(), key)}
     assert findings["gradient"].verdict == "note"
-    assert "made of steps" in findings["gradient"].found
+    assert "piecewise constant" in findings["gradient"].found
     assert "PPO and score function" in findings["methods"].found
     assert has_zero_gradient(Rounded())  # and `plan` takes them
 

@@ -95,6 +95,7 @@ def _ask(run: Run, needed: LabelsNeeded, as_json: bool) -> None:
         what = {"status": "waiting", "store": str(store)}
         say_json(what | {"trajectories": needed.ids, "needed": needed.at_best, "audit": to_json(needed.audit)})
         return
+    assert isinstance(needed.audit, Audit)
     ids = " ".join(map(str, needed.ids))
     wanted = [
         f"undecided after {needed.audit.rollouts} labels; {needed.at_best} more certify it if all of them are clean",

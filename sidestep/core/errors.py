@@ -1,7 +1,5 @@
 """The errors that a command expects: bad input, a full disk, labels to come, a problem without a solution."""
 
-from typing import Any
-
 
 def printable(text: str) -> str:
     """`text` with escapes in place of what cannot be printed: control characters, bytes of a name that is not UTF-8."""
@@ -42,6 +40,6 @@ class LabelsNeeded(Exception):
     In an audit, `audit` is its entry of the ledger, and `at_best` further labels decide it if all of them are clean.
     """
 
-    def __init__(self, ids: list[int], *, audit: Any = None, at_best: int = 0) -> None:
+    def __init__(self, ids: list[int], *, audit: object = None, at_best: int = 0) -> None:
         super().__init__(f"{len(ids)} trajectories need labels")
         self.ids, self.audit, self.at_best = ids, audit, at_best

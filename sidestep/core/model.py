@@ -15,19 +15,24 @@ differentiable function of the policy's parameters once its key is fixed.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeGuard, get_args, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from sidestep.core.errors import InputError, shortened
 from sidestep.runtime.compilation import jit_balanced
+
+if TYPE_CHECKING:
+    AnyArray = Array
+else:
+    AnyArray = Array | np.ndarray  # JAX's where it is computed with, NumPy's where it is stored; both behave as JAX's
 
 Kind = Literal["real", "int", "bool", "one-hot"]
 Gradient = Literal["exact", "straight-through", "none"]
@@ -38,11 +43,11 @@ MOST_MEMORY = 0.25  # of the machine's memory that one batch of trajectories may
 STRETCH = 25  # steps between two looks at whether every trajectory of a batch has ended
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _require_name(name: Any, what: str) -> None:
+def _require_name(name: object, what: str) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         shown = shortened(repr(name))
         raise InputError(f"{what} must be printable text of at most {LONGEST_NAME:,} characters, not {shown}")
@@ -132,7 +137,7 @@ class Space:
     def kinds(self) -> set[Kind]:
         return {variable.kind for variable in self.variables}
 
-    def take(self, vectors: Any, name: str) -> Any:
+    def take(self, vectors: AnyArray, name: str) -> AnyArray:
         """The entries of variable `name` (or of one entry, by its full name) from vectors of shape (..., size)."""
         if name in self.slices:
             return vectors[..., self.slices[name]]
@@ -200,25 +205,25 @@ class Trajectory(eqx.Module):
     Step t of trajectory b is real when t < length[b]; what stands after that is padding and means nothing.
     """
 
-    states: Float[Array, "batch time state"]
-    actions: Float[Array, "batch time action"]
-    rewards: Float[Array, "batch time"]
-    length: Int[Array, " batch"]
+    states: Float[AnyArray, "batch time state"]
+    actions: Float[AnyArray, "batch time action"]
+    rewards: Float[AnyArray, "batch time"]
+    length: Int[AnyArray, " batch"]
 
     @property
-    def mask(self) -> Bool[Array, "batch time"]:
+    def mask(self) -> Bool[AnyArray, "batch time"]:
         """Which steps are real; NumPy's where the trajectory is NumPy's."""
         return self.length[:, None] > np.arange(self.rewards.shape[1])[None, :]
 
-    def returns(self, discount: float = 1.0) -> Float[Array, " batch"]:
+    def returns(self, discount: float = 1.0) -> Float[AnyArray, " batch"]:
         """sum_t discount^t r_t over the real steps."""
-        weights = discount ** jnp.arange(self.rewards.shape[1])
+        weights = discount ** jnp.arange(self.rewards.shape[1], dtype=self.rewards.dtype)
         return jnp.sum(jnp.where(self.mask, self.rewards, 0.0) * weights[None, :], axis=1)
 
     def __len__(self) -> int:
         return self.length.shape[0]
 
-    def __getitem__(self, rows: Any) -> "Trajectory":
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray | Array) -> "Trajectory":
         """The trajectories at `rows` (a slice or an index array), still a batch."""
         return jax.tree.map(lambda leaf: leaf[rows], self)
 
@@ -226,13 +231,13 @@ class Trajectory(eqx.Module):
 class Policy(eqx.Module):
     """What chooses actions. Parameters are the fields; memory, if any, is passed from step to step."""
 
-    def start(self) -> Any:
+    def start(self) -> PyTree:
         """The memory before the first step; `()` for a policy without one."""
         return ()
 
     def act(
-        self, state: Float[Array, " state"], clock: Int[Array, ""], memory: Any, key: PRNGKeyArray
-    ) -> tuple[Float[Array, " action"], Any]:
+        self, state: Float[Array, " state"], clock: Int[Array, ""], memory: PyTree, key: PRNGKeyArray
+    ) -> tuple[Float[Array, " action"], PyTree]:
         """The action at step `clock`, and the memory after it."""
         raise NotImplementedError
 
@@ -284,10 +289,10 @@ class FiniteModel(Model, Protocol):
 
     finite: FinitePart
 
-    def indices(self, states: Float[Array, "*batch state"]) -> Int[Array, "*batch"]:
+    def indices(self, states: Float[AnyArray, "*batch state"]) -> Int[AnyArray, "*batch"]:
         """The table index of each state vector."""
 
-    def action_indices(self, actions: Float[Array, "*batch action"]) -> Int[Array, "*batch"]:
+    def action_indices(self, actions: Float[AnyArray, "*batch action"]) -> Int[AnyArray, "*batch"]:
         """The index of each action vector."""
 
 
@@ -408,10 +413,10 @@ def _uniform_or_normal(uniform: Array, low: Array, high: Array, key: PRNGKeyArra
 def rollout_batch(
     model: Model,
     policy: Policy,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " batch"],
     horizon: int | None = None,
-    trace: Callable[[Any], Any] = lambda memory: (),
-) -> tuple[Trajectory, Any]:
+    trace: Callable[[PyTree], PyTree] = lambda memory: (),
+) -> tuple[Trajectory, PyTree]:
     """One trajectory for each key: the body of `rollout`, to be called inside jit.
 
     The action is brought within the rules of the model before it is taken and recorded. `trace` picks what to keep of
@@ -436,7 +441,11 @@ def rollout_batch(
         return jax.vmap(one, in_axes=(0, 0, 0, None, 0))(*carry, clock, both[:, 1])
 
     carry = (states, memory, jnp.zeros(len(keys), bool))
-    stacked = _scan_until_done(all_of_them, carry, steps) if model.spec.ends else _scan(all_of_them, carry, steps)
+    stacked = (
+        _scan_until_done(all_of_them, carry, steps)
+        if model.spec.ends
+        else jax.lax.scan(all_of_them, carry, jnp.arange(steps))[1]
+    )
     states, actions, rewards, alive, traced = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), stacked)
     return Trajectory(states, actions, rewards, jnp.sum(alive, axis=1)), traced
 
@@ -452,11 +461,7 @@ def _require_room(spec: Spec, batch: int, steps: int) -> None:
         )
 
 
-def _scan(body: Callable, carry: Any, steps: int) -> Any:
-    return jax.lax.scan(body, carry, jnp.arange(steps))[1]
-
-
-def _scan_until_done(body: Callable, carry: Any, steps: int) -> Any:
+def _scan_until_done(body: Callable, carry: PyTree, steps: int) -> PyTree:
     """A scan in stretches, of which those that begin after every trajectory has ended are skipped."""
     stretches = -(-steps // STRETCH)
 
@@ -501,7 +506,7 @@ def require_finite(spec: Spec, trajectory: Trajectory) -> Trajectory:
     )
 
 
-def require_finite_weights(tree: Any, what: str, place: str | None = None) -> None:
+def require_finite_weights(tree: PyTree, what: str, place: str | None = None) -> None:
     """Refuse a policy or a safety model of which a number is not finite; `what` names it in the sentence."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_inexact_array)):
         wrong = ~np.isfinite(np.asarray(leaf))

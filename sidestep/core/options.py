@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 from sidestep.core.errors import InputError
 
@@ -22,23 +22,12 @@ class Option:
     constrained: bool = False  # it has an effect only where there are constraints
 
 
-def option(
-    default: T,
-    help: str,
-    *,
-    flag: str = "",
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-    constrained: bool = False,
-) -> T:
+def option(default: T, help: str, **more: str | float | bool | None) -> T:
     """A dataclass field with this default, described as in `Option`."""
-    told = Option(help, flag, above, least, below, most, constrained)
-    return field(default=default, metadata={"option": told})
+    return field(default=default, metadata={"option": Option(help, **more)})  # type: ignore[arg-type]
 
 
-def options_of(record: type) -> dict[str, tuple[Any, Option]]:
+def options_of(record: type) -> dict[str, tuple[object, Option]]:
     """(type, description) of every field that is an option, by the field's name."""
     hints = get_type_hints(record)
     return {f.name: (hints[f.name], f.metadata["option"]) for f in fields(record) if "option" in f.metadata}
@@ -54,7 +43,7 @@ def place_of(flag: str) -> str:
     return f"option --{flag.replace('_', '-')}"
 
 
-def check_ranges(record: Any) -> None:
+def check_ranges(record: object) -> None:
     """Refuse a value outside its option's range; a tuple's values are checked one by one."""
     for name, (_, told) in options_of(type(record)).items():
         value = getattr(record, name)

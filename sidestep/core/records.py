@@ -8,7 +8,7 @@ needs and the file lacks, or has in another form, is said in one sentence.
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from typing import (
@@ -26,18 +26,16 @@ from typing import (
     overload,
 )
 
-from sidestep.core.errors import InputError
+from sidestep.core.errors import InputError, shortened
+from sidestep.runtime.files import Json, JsonObject
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
     Number: TypeAlias = float
-else:  # a checker at run time cannot follow a type that refers to itself
-    Json = object
+else:
     Number = NewType("Number", float)  # any number, also one that is not finite
 
-JsonObject: TypeAlias = dict[str, Json]
 T = TypeVar("T")
 
 
@@ -61,7 +59,7 @@ def to_json(value: object) -> Json:
 def from_json(record: type[T], data: object, place: str) -> T:
     """The record that `to_json` wrote; `place` says in an error which file it came from."""
     if not isinstance(data, dict):
-        raise InputError(f"expected the fields of a {_name(record)}, not {_shown(data)}", place=place)
+        raise InputError(f"expected the fields of a {_name(record)}, not {shortened(repr(data), 40)}", place=place)
     assert is_dataclass(record)
     values: dict[str, object] = {}
     hints = get_type_hints(record)
@@ -73,7 +71,7 @@ def from_json(record: type[T], data: object, place: str) -> T:
     return record(**values)
 
 
-def _read(kind: Any, value: object, what: str, place: str) -> object:
+def _read(kind: object, value: object, what: str, place: str) -> object:
     """`value` as this kind of thing."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -92,15 +90,15 @@ def _read(kind: Any, value: object, what: str, place: str) -> object:
     if origin is Literal and value in parts:
         return value
     if kind in _PLAIN and _PLAIN[kind](value):
-        return kind(value)
-    raise InputError(f"{what} must be {_in_words(kind)}, not {_shown(value)}", place=place)
+        return float(cast(float, value)) if kind in (float, Number) else value
+    raise InputError(f"{what} must be {_in_words(kind)}, not {shortened(repr(value), 40)}", place=place)
 
 
-def _one_of(parts: list[Any], value: Any, what: str, place: str) -> Any:
+def _one_of(parts: list[type], value: object, what: str, place: str) -> type:
     """The one of several types that `value` is: the only one, or the record of its kind."""
     if len(parts) == 1:
         return parts[0]
-    kinds = {part.kind: part for part in parts}
+    kinds = {getattr(part, "kind", ""): part for part in parts}
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise InputError(f"{what} must have a 'kind', one of {', '.join(kinds)}", place=place)
@@ -108,38 +106,31 @@ def _one_of(parts: list[Any], value: Any, what: str, place: str) -> Any:
 
 
 LARGEST = 2**63  # what a whole number is below; a larger one is a mistake, and too large to compute with
-_PLAIN: dict[Any, Callable[[Any], bool]] = {
+_PLAIN: dict[object, Callable[[object], bool]] = {
     bool: lambda value: isinstance(value, bool),
     int: lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST,
     Number: lambda value: isinstance(value, float) or _PLAIN[int](value),
-    float: lambda value: _PLAIN[Number](value) and math.isfinite(value),
+    float: lambda value: _PLAIN[Number](value) and math.isfinite(cast(float, value)),
     str: lambda value: isinstance(value, str),
 }
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", Number: "a number", str: "text"}
+_WORDS: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number", Number: "a number"}
+_WORDS.update({str: "text", tuple: "a list", list: "a list", dict: "an object"})
 
 
-def _in_words(kind: Any) -> str:
+def _in_words(kind: object) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
-    return _WORDS.get(kind) or {tuple: "a list", list: "a list", dict: "an object"}.get(
-        get_origin(kind), "a value of its kind"
-    )
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return _WORDS.get(get_origin(kind) or kind, "a value of its kind")
 
 
 def _name(record: type) -> str:
     return record.__name__.lower()
 
 
-def checked(kind: type[T], data: Any, place: str) -> T:
+def checked(kind: type[T], data: object, place: str) -> T:
     """`data` as this record; whatever is wrong with it is said with its place."""
     with told_with(place):
-        record: T = from_json(kind, data, place)
-    return record
+        return from_json(kind, data, place)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _table_parts(policy: TabularPolicy) -> tuple[JsonObject, dict[str, np.ndarra
     """What `NumpyTable` is made of: the chances, and the sizes of the one-hot factors that tell a state's row."""
     spec = policy.model.spec
     factors = [variable.size for variable in spec.state.variables]
-    about = {"model": spec.name, "state_size": spec.state.size, "factors": factors}
+    about: JsonObject = {"model": spec.name, "state_size": spec.state.size, "factors": factors}
     return about, {"table": np.asarray(policy.table, "<f4")}
 
 

@@ -1,16 +1,13 @@
 """A finite model as a sparse matrix and as a graph: who can surely reach the end."""
 
-from typing import Any
-
 import numpy as np
+from scipy import sparse
 
 from sidestep.core.model import FinitePart
 
 
-def transition_matrix(finite: FinitePart) -> Any:
+def transition_matrix(finite: FinitePart) -> sparse.csr_array:
     """P as a sparse matrix (N * A, N); row s * A + a holds P(. | s, a)."""
-    from scipy import sparse
-
     states, actions, outcomes = finite.successor.shape
     pairs = np.arange(states * actions).repeat(outcomes)
     entries = (finite.probability.ravel(), (pairs, finite.successor.ravel()))
@@ -20,10 +17,8 @@ def transition_matrix(finite: FinitePart) -> Any:
     return matrix
 
 
-def policy_matrix(finite: FinitePart, policy: np.ndarray) -> Any:
+def policy_matrix(finite: FinitePart, policy: np.ndarray) -> sparse.csr_array:
     """P_pi(s' | s) = sum_a policy[s, a] P(s' | s, a), sparse (N, N)."""
-    from scipy import sparse
-
     states, actions = policy.shape
     chooses = (policy.ravel(), (np.arange(states).repeat(actions), np.arange(states * actions)))
     matrix = sparse.csr_array(sparse.csr_array(chooses, shape=(states, states * actions)) @ transition_matrix(finite))

@@ -11,9 +11,10 @@ let all mass flow to the absorbing states, so mu belongs to a policy that ends w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from scipy import optimize, sparse
 
 from sidestep.core.errors import Infeasible, InputError
 from sidestep.core.model import FinitePart
@@ -102,11 +103,8 @@ def _policy(occupancy: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
 
 def _solve(
     finite: FinitePart, reward: np.ndarray, allowed: np.ndarray, bounds: Sequence[Bound], discount: float
-) -> tuple[Any, tuple[np.ndarray, ...]]:
+) -> tuple[optimize.OptimizeResult, tuple[np.ndarray, ...]]:
     """HiGHS on the allowed pairs that can be visited at all; the solution stands for the pairs returned with it."""
-    from scipy import sparse
-    from scipy.optimize import linprog
-
     kept = reachable(finite, allowed) & ~finite.absorbing
     pairs = np.nonzero(allowed & kept[:, None])
     row_of = np.cumsum(kept) - 1
@@ -114,7 +112,7 @@ def _solve(
     arriving = transition_matrix(finite)[pairs[0] * reward.shape[1] + pairs[1]][:, kept].T
     balance = sparse.csr_array(leaving, shape=arriving.shape) - discount * arriving
     for solver, accuracy in ATTEMPTS:
-        result = linprog(
+        result = optimize.linprog(
             -reward[pairs],
             A_ub=np.stack([bound.cost[pairs] for bound in bounds]) if bounds else None,
             b_ub=[bound.limit for bound in bounds] if bounds else None,

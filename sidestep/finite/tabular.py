@@ -1,20 +1,18 @@
 """The policy that an exact method finds: a table of action probabilities."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sidestep.core.model import Policy
+from sidestep.core.model import FiniteModel, Policy
 
 
 class TabularPolicy(Policy):
     """pi(a | s) = table[s, a]; `model` tells which row a state vector belongs to."""
 
-    table: Float[Array, "state action"]
-    model: Any = eqx.field(static=True)
+    table: Float[Array, "*run state action"]
+    model: FiniteModel = eqx.field(static=True)
 
     def act(self, state, clock, memory, key):
         chances = self.table[self.model.indices(state)]

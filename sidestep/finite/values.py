@@ -1,13 +1,15 @@
-"""Value iteration, the value of a given policy, and planning for a finite number of steps.
+"""Value iteration, and the value of a given policy.
 
 With discount 1 the model is a stochastic shortest path problem: the return counts until an absorbing state, which
 pays 0, and only policies that reach one with probability 1 are considered; where there is none the value is -inf.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import spsolve
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import FinitePart
@@ -47,7 +49,7 @@ def value_iteration(
         inside = surely_allowed(finite, allowed)
     else:
         inside, shortest = surely_ending(finite, allowed)
-        values = np.where(inside, evaluate(finite, _one_hot(shortest, reward.shape[1]), reward), 0.0)
+        values = np.where(inside, evaluate(finite, np.eye(reward.shape[1])[shortest], reward), 0.0)
     allowed = staying_actions(finite, allowed, inside)
     counts = inside & ~finite.absorbing
 
@@ -67,7 +69,7 @@ def value_iteration(
         action = best.argmax(axis=1)
     else:
         _, action = surely_ending(finite, allowed & (best >= values[:, None] - TIE))
-    return Values(np.where(inside, values, -np.inf), best, _one_hot(action, reward.shape[1]))
+    return Values(np.where(inside, values, -np.inf), best, np.eye(reward.shape[1])[action])
 
 
 def evaluate(
@@ -78,9 +80,6 @@ def evaluate(
     With discount 1 a policy may stay for ever among states that are no end: that is worth 0 where nothing is paid
     there, else -inf, inf, or nan when both signs are paid; and so from every state that may lead there.
     """
-    from scipy import sparse
-    from scipy.sparse.linalg import spsolve
-
     matrix = policy_matrix(finite, policy)
     paid = np.sum(policy * (finite.reward if reward is None else reward), axis=1)
     values, unknown = np.zeros(len(paid)), ~finite.absorbing
@@ -94,35 +93,14 @@ def evaluate(
     return values
 
 
-def backward_induction(finite: FinitePart, horizon: int, *, discount: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """The best values (horizon + 1, N) with horizon, horizon - 1, .. 0 steps to go, and the best actions (horizon, N).
-
-    V_t(s) = max_a R(s, a) + discount * sum_s' P(s' | s, a) V_{t+1}(s'),  V_horizon = 0.
-    """
-    matrix = transition_matrix(finite)
-    values = np.zeros((horizon + 1, len(finite.reward)))
-    actions = np.zeros((horizon, len(finite.reward)), int)
-    for t in reversed(range(horizon)):
-        best = finite.reward + discount * (matrix @ values[t + 1]).reshape(finite.reward.shape)
-        actions[t] = best.argmax(axis=1)
-        values[t] = np.where(finite.absorbing, 0.0, best.max(axis=1))
-    return values, actions
-
-
 def from_start(finite: FinitePart, values: np.ndarray) -> float:
     """The expected value of the first state."""
     possible = finite.start > 0
     return float(finite.start[possible] @ values[possible])
 
 
-def _one_hot(actions: np.ndarray, count: int) -> np.ndarray:
-    return np.eye(count)[actions]
-
-
-def _closed_classes(matrix: Any) -> np.ndarray:
+def _closed_classes(matrix: sparse.csr_array) -> np.ndarray:
     """The number of the closed class (one that is never left) of each state, -1 for states that are left for good."""
-    from scipy.sparse.csgraph import connected_components
-
     count, component = connected_components(matrix, connection="strong")
     row, column = matrix.nonzero()
     leaves = np.zeros(count, bool)
@@ -135,7 +113,7 @@ def _classes_with(closed: np.ndarray, states: np.ndarray) -> np.ndarray:
     return np.isin(closed, np.unique(closed[states & (closed >= 0)]))
 
 
-def _leads_to(matrix: Any, targets: np.ndarray) -> np.ndarray:
+def _leads_to(matrix: sparse.csr_array, targets: np.ndarray) -> np.ndarray:
     """The states from which one of the targets may be reached."""
     reached = targets
     while True:

@@ -24,11 +24,11 @@ import numpy as np
 
 from sidestep.core.errors import InputError
 from sidestep.labels.packing import trajectory
-from sidestep.labels.store import Store
 from sidestep.labels.tables import KEYS, REMARKS, Batch, Problems, number_columns, read_remark, read_table
 
 if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
+    from sidestep.labels.store import Store
 
 PARTS = ("states", "actions", "rewards", "length")  # of a trajectory, as arrays
 NUMBERS = ("round", "seed")  # the remarks that are numbers
@@ -50,7 +50,7 @@ class Export(NamedTuple):
     remarks: dict[str, list[str]]
 
 
-def write_csv(store: Store, export: Export, handle: IO[bytes]) -> None:
+def write_csv(store: "Store", export: Export, handle: IO[bytes]) -> None:
     names = number_columns(store)
     handle.write(_csv_line([*KEYS, *map(escaped, names), *REMARKS]).encode())
     row = ",".join([EXACT] * len(names)) + "\n"
@@ -64,7 +64,7 @@ def write_csv(store: Store, export: Export, handle: IO[bytes]) -> None:
         handle.write("".join(lines).encode())
 
 
-def write_npz(store: Store, export: Export, handle: IO[bytes]) -> None:
+def write_npz(store: "Store", export: Export, handle: IO[bytes]) -> None:
     parts = export.trajectories
     arrays = {name: np.asarray(getattr(parts, name)) for name in PARTS}
     arrays |= {"state_names": np.array(store.state_names, str), "action_names": np.array(store.action_names, str)}
@@ -72,7 +72,7 @@ def write_npz(store: Store, export: Export, handle: IO[bytes]) -> None:
     np.savez_compressed(handle, trajectory=export.ids, **arrays)  # type: ignore[arg-type]  # none is allow_pickle
 
 
-def write_parquet(store: Store, export: Export, handle: IO[bytes]) -> None:
+def write_parquet(store: "Store", export: Export, handle: IO[bytes]) -> None:
     arrow, parquet = _pyarrow()
     names = number_columns(store)
     kinds = {"trajectory": arrow.int64(), "step": arrow.int32(), **dict.fromkeys(names, arrow.float32())}
@@ -121,7 +121,7 @@ def _unescaped(cells: list[str]) -> list[str]:
     return [cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULA) else cell for cell in cells]
 
 
-def read_parquet(store: Store, path: Path) -> Batch:
+def read_parquet(store: "Store", path: Path) -> Batch:
     arrow, parquet = _pyarrow()
     try:
         about = parquet.read_metadata(path)
@@ -141,7 +141,7 @@ def read_parquet(store: Store, path: Path) -> Batch:
     return read_table(store, table.column_names, rows, Problems(str(path), "row"))
 
 
-def read_npz(store: Store, path: Path) -> Batch:
+def read_npz(store: "Store", path: Path) -> Batch:
     arrays = _load_npz(path)
     problems = Problems(str(path), "trajectory")
     length = arrays["length"]

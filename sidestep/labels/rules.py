@@ -7,12 +7,11 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.model import Model, Trajectory, require_finite
-from sidestep.core.rules import Rule
+from sidestep.core.rules import Categories, Rule
 from sidestep.models.domains import find_domain
 from sidestep.models.python_model import load_object
 from sidestep.models.trust import GIVEN, Files
@@ -52,7 +51,7 @@ def _rules_of(model: Model) -> Mapping[str, Callable[[Model], Rule]]:
 def _finite_only(rule: Rule, model: Model) -> Rule:
     """The same rule, which is never asked about a trajectory that is not finite."""
 
-    def label(trajectory: Trajectory) -> Int[Array, " batch"]:
+    def label(trajectory: Trajectory) -> Categories:
         inside_jit = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trajectory))
         return rule.label(trajectory if inside_jit else require_finite(model.spec, trajectory))
 
@@ -80,7 +79,7 @@ def _user_rule(reference: str, model: Model, files: Files) -> Rule:
             f"a rule takes (trajectory) or (trajectory, model), not {arguments} arguments", place=reference
         )
 
-    def label(trajectory: Trajectory) -> Int[Array, " batch"]:
+    def label(trajectory: Trajectory) -> Categories:
         plain = jax.tree.map(np.asarray, trajectory)
         try:
             given = np.asarray(function(plain) if arguments == 1 else function(plain, model))

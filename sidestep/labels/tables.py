@@ -17,10 +17,10 @@ import numpy as np
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.labels.packing import unpack
-from sidestep.labels.store import Store
 
 if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
+    from sidestep.labels.store import Store
 
 Cell = str | float | None  # of a row, as CSV and Parquet give it
 KEYS = ("trajectory", "step")
@@ -78,7 +78,7 @@ class Batch(NamedTuple):
     remarks: list[Remark]
 
 
-def number_columns(store: Store) -> tuple[str, ...]:
+def number_columns(store: "Store") -> tuple[str, ...]:
     """The columns of numbers: state, action, reward. A name that is taken elsewhere gets its part in front."""
     states, actions = store.state_names, store.action_names
     taken = {*KEYS, *REMARKS, "reward", *(set(states) & set(actions))}
@@ -90,7 +90,7 @@ def number_columns(store: Store) -> tuple[str, ...]:
 
 
 def read_table(
-    store: Store, header: Sequence[str], rows: Iterable[tuple[int, Sequence[Cell]]], problems: Problems
+    store: "Store", header: Sequence[str], rows: Iterable[tuple[int, Sequence[Cell]]], problems: Problems
 ) -> Batch:
     """The trajectories in `rows`, each (number of the line or row, cells); raises when any row is bad."""
     check_header(header, (*number_columns(store), *KEYS, *REMARKS), number_columns(store), problems.place(1))
@@ -149,7 +149,7 @@ def read_whole(text: str, name: str, number: int, problems: Problems) -> int | N
 class _Reader:
     """Takes rows one by one and puts trajectories together."""
 
-    def __init__(self, store: Store, header: Sequence[str], problems: Problems) -> None:
+    def __init__(self, store: "Store", header: Sequence[str], problems: Problems) -> None:
         self.store, self.problems = store, problems
         self.header = list(header)
         self.names = number_columns(store)

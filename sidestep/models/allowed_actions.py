@@ -113,7 +113,7 @@ def _repaired(entries: Entries, asked: Array, low: Array, high: Array, rows: Row
     filled = jnp.where(found, _filled(start, fitted, order, passes), asked)
     if entries.bent:
         filled, share = _stretched(entries, filled, asked, passes)
-        return filled, jnp.where(entries.real & (filled != asked), share, filled == asked)
+        return filled, jnp.where(entries.real & (filled != asked), share, (filled == asked).astype(share.dtype))
     return filled, (filled == asked).astype(asked.dtype)
 
 
@@ -126,12 +126,12 @@ def _strongest_first(entries: Entries, asked: Array, low: Array, high: Array) ->
     size = entries.default.size
     differs = asked != entries.default
     span = jnp.where(jnp.isfinite(high - low) & (high > low), high - low, 1.0)
-    strength = jnp.where(entries.real, jnp.abs(asked - entries.default) / span, differs)
+    strength = jnp.where(entries.real, jnp.abs(asked - entries.default) / span, differs.astype(asked.dtype))
     places = np.random.default_rng(0).integers(size, size=size)
     count = jnp.maximum(jnp.sum(differs), 1)
     begin = jnp.sum(jnp.where(differs, places, 0)) % count
     turned = jnp.where(differs, (jnp.cumsum(differs) - 1 - begin) % count, jnp.arange(size))
-    return jnp.argsort(turned * (1e-3 / size) - strength)
+    return jnp.argsort(turned.astype(asked.dtype) * (1e-3 / size) - strength)
 
 
 def _fitted(entries: Entries, asked: Array, base: Array, low: Array, high: Array, rows: Rows, order: Array) -> Array:
@@ -155,7 +155,7 @@ def _fitted(entries: Entries, asked: Array, base: Array, low: Array, high: Array
         steps = room_for(excess, column, wish, sign)
         steps = jnp.where(real[entry], steps, jnp.floor(steps + SLACK))
         used = jnp.sum(current != entries.default)
-        counted = used + (current[entry] == jnp.asarray(entries.default)[entry])
+        counted = used + (current[entry] == jnp.asarray(entries.default)[entry]).astype(used.dtype)
         may = True if entries.most is None else counted <= entries.most
         change = jnp.where(may, sign * jnp.maximum(steps, 0.0), 0.0)
         return current.at[entry].add(change), excess + column * change

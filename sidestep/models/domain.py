@@ -15,7 +15,8 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from sidestep.models.options import Options
 
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from sidestep.core.rules import Rule
     from sidestep.core.views import View
 
-RuleMaker = Callable[[Any], "Rule"]
+RuleMaker = Callable[["Model"], "Rule"]
 
 
 @dataclass(frozen=True)
 class Paper:
     """What the paper's experiments use for a domain. The defaults are for a domain that the paper does not have."""
 
-    planner: Mapping[str, Any] = field(default_factory=dict)  # options that differ from the preset `paper`
+    planner: Mapping[str, float] = field(default_factory=dict)  # options that differ from the preset `paper`
     methods: tuple[str, ...] = ()  # of the continuous experiments
     pair_labels: int = 0  # labelled state-action pairs for the classifier of a map
     query_budgets: tuple[int, ...] = ()  # of Markov-HA-S
@@ -51,11 +52,11 @@ class Domain:
 
     def build(self, options: Options, double: bool) -> "Model":
         """The model for the options behind the domain's name; `double` builds it for float64."""
-        return self._known(self._part("model").build(options, double))
+        return self._known(import_module(f"{self.package}.model").build(options, double))
 
     def from_file(self, path: Path, options: Options) -> "Model":
         """The model in a file with one of the domain's endings."""
-        return self._known(self._part("model").from_file(path, options))
+        return self._known(import_module(f"{self.package}.model").from_file(path, options))
 
     @property
     def rules(self) -> Mapping[str, RuleMaker]:
@@ -77,13 +78,13 @@ class Domain:
     def paper(self) -> Paper:
         return getattr(self._part("paper"), "PAPER", Paper())
 
-    def _known(self, model: Any) -> "Model":
+    def _known(self, model: "Model") -> "Model":
         """The model, whose spec says that it is of this domain."""
         description = model.spec.description or self.description
         model.spec = replace(model.spec, family=self.name, description=description)
         return model
 
-    def _part(self, name: str) -> Any:
+    def _part(self, name: str) -> ModuleType | None:
         """The domain's module of this name; None when it has none."""
         module = f"{self.package}.{name}"
         return import_module(module) if find_spec(module) else None

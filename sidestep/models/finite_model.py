@@ -11,7 +11,6 @@ with p_k, n_k the probability and the successor of outcome k, e(n) the state vec
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sidestep.core.errors import InputError
-from sidestep.core.model import FinitePart, Spec
+from sidestep.core.model import AnyArray, FinitePart, Spec
 
 
 class FiniteModel:
@@ -74,18 +73,18 @@ class FiniteModel:
         size = self.spec.action.size
         return jnp.zeros(size, state.dtype), jnp.ones(size, state.dtype)
 
-    def indices(self, states: Float[Array, "*batch state"]) -> Int[Array, "*batch"]:
+    def indices(self, states: Float[AnyArray, "*batch state"]) -> Int[AnyArray, "*batch"]:
         """The table index of each state vector."""
         return jnp.tensordot(self.factor_values(states), self._strides, axes=1)
 
-    def action_indices(self, actions: Float[Array, "*batch action"]) -> Int[Array, "*batch"]:
+    def action_indices(self, actions: Float[AnyArray, "*batch action"]) -> Int[AnyArray, "*batch"]:
         """The index of each action vector."""
-        return jnp.argmax(actions, axis=-1)
+        return jnp.argmax(actions, axis=-1).astype(np.int32)
 
-    def factor_values(self, states: Float[Array, "*batch state"]) -> Int[Array, "*batch factor"]:
+    def factor_values(self, states: Float[AnyArray, "*batch state"]) -> Int[AnyArray, "*batch factor"]:
         """The value of each factor: where its 1 stands."""
         slices = self.spec.state.slices.values()
-        return jnp.stack([jnp.argmax(states[..., where], axis=-1) for where in slices], axis=-1)
+        return jnp.stack([jnp.argmax(states[..., where], axis=-1).astype(np.int32) for where in slices], axis=-1)
 
 
 def product_encoding(sizes: tuple[int, ...]) -> np.ndarray:
@@ -100,18 +99,23 @@ def _step(model: FiniteModel, state: Array, action: Array, uniform: Array) -> tu
     pair = model.indices(state) * model.spec.action.size + model.action_indices(action)
     outcome = jnp.sum(uniform >= jnp.asarray(model._thresholds, state.dtype)[:, pair])
     entries = jnp.asarray(model._entries)[outcome, :, pair]
-    next_state = jnp.any(jnp.arange(state.shape[0])[:, None] == entries[None, :], axis=1).astype(state.dtype)
+    next_state = jnp.any(jnp.arange(state.shape[0], dtype=np.int32)[:, None] == entries[None, :], axis=1).astype(
+        state.dtype
+    )
     return next_state, jnp.asarray(model._reward, state.dtype)[pair], jnp.asarray(model._ends)[outcome, pair]
 
 
 _straight_through_step = jax.custom_vjp(_step, nondiff_argnums=(0,))
 
 
-def _step_forward(model: FiniteModel, state: Array, action: Array, uniform: Array) -> tuple[Any, Any]:
+Step = tuple[Array, Array, Array]  # next state, reward, done; or the gradients that arrive at them
+
+
+def _step_forward(model: FiniteModel, state: Array, action: Array, uniform: Array) -> tuple[Step, tuple[Array, Array]]:
     return _step(model, state, action, uniform), (model.factor_values(state), model.action_indices(action))
 
 
-def _step_backward(model: FiniteModel, here: tuple[Array, Array], cotangents: Any) -> tuple[Array, Array, Array]:
+def _step_backward(model: FiniteModel, here: tuple[Array, Array], cotangents: Step) -> tuple[Array, Array, Array]:
     """With g, g_R the gradients that arrive at the next state and at the reward, and s[f := i] the state s with
     factor f changed to i:
 
@@ -131,7 +135,7 @@ def _step_backward(model: FiniteModel, here: tuple[Array, Array], cotangents: An
     state, choices = jnp.sum(values * model._strides), model.spec.action.size
     changed = state + (model._value - values[model._factor]) * model._strides[model._factor]  # s[f := i], an entry each
     changed = jnp.where(_read(jnp.asarray(model._possible), changed), changed, state)
-    pairs = jnp.concatenate([changed * choices + action, state * choices + jnp.arange(choices)])
+    pairs = jnp.concatenate([changed * choices + action, state * choices + jnp.arange(choices, dtype=np.int32)])
 
     def at_pairs(column: np.ndarray) -> Array:
         return _read(jnp.asarray(column, state_gradient.dtype), pairs)

@@ -1,18 +1,18 @@
 """The rules of grid domains, from the table of side effects that a grid has for each state and action."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from sidestep.core.constraints import Scale
-from sidestep.core.model import Trajectory
-from sidestep.core.rules import Rule, StepCategories
+from sidestep.core.model import AnyArray, Trajectory
+from sidestep.core.rules import Categories, Rule, StepCategories
 from sidestep.models.grids import PENALTIES, Grid
 
 UNSAFE_SHARE = 10  # a trajectory is unsafe when at least one step in ten is dangerous
 
 
 def step_categories(model: Grid) -> StepCategories:
-    def categories(trajectory: Trajectory) -> Int[Array, "batch time"]:
+    def categories(trajectory: Trajectory) -> Int[AnyArray, "batch time"]:
         state, action = model.indices(trajectory.states), model.action_indices(trajectory.actions)
         return jnp.where(trajectory.mask, jnp.asarray(model.side_effect)[state, action], 0)
 
@@ -33,7 +33,7 @@ def share(model: Grid, *, tells_completion: bool) -> Rule:
         ("safe", "safe-incomplete", "unsafe", "unsafe-incomplete") if tells_completion else ("safe", "unsafe")
     )
 
-    def label(trajectory: Trajectory) -> Int[Array, " batch"]:
+    def label(trajectory: Trajectory) -> Categories:
         unsafe = (UNSAFE_SHARE * jnp.sum(steps(trajectory) > 0, axis=1) >= trajectory.length).astype(int)
         if not tells_completion:
             return unsafe

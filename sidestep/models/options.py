@@ -1,10 +1,14 @@
 """Options behind a model's name: `hvac?rooms=24&horizon=60`."""
 
+import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from sidestep.core.errors import InputError
+
+D = TypeVar("D")
+T = TypeVar("T")
 
 
 class Options:
@@ -19,9 +23,8 @@ class Options:
         self._known: list[str] = []
 
     def integer(self, name: str, default: int | None, low: int, high: int = 10**6) -> int | None:
-        return self._take(
-            name, default, int, f"a whole number from {low} to {high}", lambda value: low <= value <= high
-        )
+        expected = f"a whole number from {low} to {high}"
+        return self._take(name, default, int, expected, lambda value: low <= value <= high)
 
     def whole_range(self, name: str) -> tuple[int, int] | None:
         """Two whole numbers, the first below the second, written as 0..20."""
@@ -34,10 +37,10 @@ class Options:
 
     def flag(self, name: str) -> bool:
         words = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        return bool(self._take(name, False, lambda word: words[word.lower()], "true or false", lambda value: True))
+        return self._take(name, False, lambda word: words[word.lower()], "true or false")
 
     def text(self, name: str, default: str) -> str:
-        return str(self._take(name, default, str, "text", lambda value: True))
+        return self._take(name, default, str, "text")
 
     def finish(self) -> None:
         """Refuse what is left over."""
@@ -45,16 +48,19 @@ class Options:
             raise InputError(f"there is no option '{name}' here; there are {', '.join(self._known)}", place=self.place)
 
     def _take(
-        self, name: str, default: Any, read: Callable[[str], Any], expected: str, accepts: Callable[[Any], bool]
-    ) -> Any:
+        self,
+        name: str,
+        default: D,
+        read: Callable[[str], T],
+        expected: str,
+        accepts: Callable[[T], bool] = lambda value: True,
+    ) -> T | D:
         self._known.append(name)
         word = self._values.pop(name, None)
         if word is None:
             return default
-        try:
+        with contextlib.suppress(ValueError, KeyError):
             value = read(word)
-        except (ValueError, KeyError):
-            value = None
-        if value is None or not accepts(value):
-            raise InputError(f"option '{name}' is {expected}, not '{word}'", place=self.place)
-        return value
+            if accepts(value):
+                return value
+        raise InputError(f"option '{name}' is {expected}, not '{word}'", place=self.place)

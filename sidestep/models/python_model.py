@@ -3,7 +3,7 @@
 import contextlib
 import importlib.util
 import sys
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from sidestep.models.trust import GIVEN, Files
 from sidestep.models.user_code import FAULTS, FILES, in_words, users_fault, users_line
 
 
-def load_object(reference: str, what: str, files: Files = GIVEN) -> Any:
+def load_object(reference: str, what: str, files: Files = GIVEN) -> object:
     """The object that `file.py:name` names; `what` says in an error what it was wanted for."""
     file, _, name = reference.partition(":")
     if not name:
@@ -39,7 +39,7 @@ def load_object(reference: str, what: str, files: Files = GIVEN) -> Any:
     return vars(module)[name]
 
 
-def model_from_object(candidate: Any, place: str) -> Model:
+def model_from_object(candidate: object, place: str) -> Model:
     """Check that the object follows the contract in shape; a class or function is called for its model first."""
     if isinstance(candidate, type) or (callable(candidate) and not hasattr(candidate, "spec")):
         try:
@@ -53,18 +53,16 @@ def model_from_object(candidate: Any, place: str) -> Model:
             raise InputError(
                 f"a model has 'spec', 'reset' and 'step', and this object has no '{attribute}'", place=place
             )
-    if not isinstance(candidate.spec, Spec):
-        raise InputError(f"its 'spec' must be a sidestep.Spec, not a {type(candidate.spec).__name__}", place=place)
-    if not hasattr(candidate, "action_bounds"):
-        candidate = WithStatedBounds(candidate)
-    return candidate
+    model = cast(Model, candidate)
+    if not isinstance(model.spec, Spec):
+        raise InputError(f"its 'spec' must be a sidestep.Spec, not a {type(model.spec).__name__}", place=place)
+    return model if hasattr(model, "action_bounds") else WithStatedBounds(model)
 
 
 class WithStatedBounds:
     """A user's model that states its action bounds in the spec only."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
+    def __init__(self, inner: Model) -> None:
         self.spec = inner.spec
         self.reset = inner.reset
         self.step = inner.step

@@ -6,97 +6,58 @@ on the state (a condition `fire(?x) => cold(?x)` bounds `fire` by 0 where it is 
 inequalities.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from pyRDDLGym.core.parser.expr import Expression
+from pyRDDLGym_jax.core.compiler import JaxRDDLCompiler
 
 from sidestep.core.model import Space
 from sidestep.models.allowed_actions import Entries, Rows, allowed_action
-from sidestep.models.rddl_syntax import mentioned
+from sidestep.models.rddl_expressions import Condition, Scope, conjuncts, in_words, mentioned
 from sidestep.runtime.compilation import jit_fast_compile
 
 TOLERANCE = 1e-5  # relative: what a comparison of real actions may miss by, since it is computed in single precision
-Kept = Literal["bounds", "masks", "linear", "test"]
+Kept = Literal["bounds", "masks", "linear", "rejection"]
 Slope = Literal["free", "fixed", "moving"]
 ORDER = {"<": (1.0, True), "<=": (1.0, False), ">": (-1.0, True), ">=": (-1.0, False), "==": (1.0, False)}
-Values = dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Condition:
-    """One conjunct of a precondition, for all objects in `scope` for which every guard holds."""
-
-    precondition: int
-    expression: Any
-    scope: tuple[tuple[str, str], ...]  # (variable, type)
-    guards: tuple[tuple[Any, int, bool], ...] = ()  # (expression, size of its scope, the value that it must have)
-
-
-def conditions(number: int, precondition: Any, actions: set[str]) -> Iterator[Condition]:
-    """The conjuncts of a precondition: `forall` and `^` are taken apart, `s => c` becomes c with the guard s."""
-    yield from _split(Condition(number, precondition, ()), actions)
-
-
-def _split(whole: Condition, actions: set[str]) -> Iterator[Condition]:
-    def part(expression: Any, scope: tuple = (), guards: tuple = ()) -> Iterator[Condition]:
-        found = Condition(whole.precondition, expression, whole.scope + scope, whole.guards + guards)
-        return _split(found, actions)
-
-    expression, reach = whole.expression, len(whole.scope)
-    kind, operator = expression.etype
-    if (kind, operator) == ("aggregation", "forall"):
-        *variables, body = expression.args
-        yield from part(body, tuple((name, of) for _, (name, of) in variables))
-    elif kind == "boolean" and operator in ("^", "&"):
-        for argument in expression.args:
-            yield from part(argument)
-    elif kind == "boolean" and operator == "=>" and not mentioned(expression.args[0], actions):
-        yield from part(expression.args[1], guards=((expression.args[0], reach, True),))
-    elif kind == "boolean" and operator == "|" and sum(bool(mentioned(a, actions)) for a in expression.args) == 1:
-        (acting,) = (a for a in expression.args if mentioned(a, actions))
-        yield from part(acting, guards=tuple((a, reach, False) for a in expression.args if a is not acting))
-    else:
-        yield whole
-
-
-def in_words(expression: Any) -> str:
-    from pyRDDLGym.core.debug.exception import print_stack_trace
-
-    return " ".join(print_stack_trace(expression).removeprefix(">> ").split())
+Values = dict[str, Array]
+Formula = Callable[[Values], Array]
 
 
 class Preconditions:
     """The conditions of a compiled model, and the nearest action that keeps them."""
 
-    def __init__(self, compiler: Any, action: Space, fixed: Values, as_fluents: Callable[[Array], Values]) -> None:
+    def __init__(
+        self, compiler: JaxRDDLCompiler, action: Space, fixed: Values, as_fluents: Callable[[Array], Values]
+    ) -> None:
         """`fixed` are the values of all that is no state; `as_fluents` turns an action vector into fluents."""
         self.compiler, self.rddl, self.space = compiler, compiler.rddl, action
         self._fluents, self._non_fluents = compiler.split_fluent_nonfluent(fixed)
         self._as_fluents = as_fluents
         self._actions = set(self.rddl.action_fluents)
         self.words = [f"the precondition '{in_words(p)}'" for p in self.rddl.preconditions]
-        self._tests: list[tuple[Condition, Kept, Callable[[Values], Array]]] = []
-        self._stricter: list[Callable[[Values], Array]] = []  # for what is not kept by fixed bounds
-        self._sides: list[_Side] = []
-        self._masks: list[tuple[np.ndarray, str, Callable[[Values], Array]]] = []
-        self._rows: list[_Side] = []
-        self._linear: list[tuple[_Side, Condition]] = []
+        self._tests: list[tuple[Condition, Kept, Formula]] = []
+        self._stricter: list[Formula] = []  # for what is not kept by fixed bounds
+        self._linear: list[_Side] = []
+        self._masks: list[tuple[np.ndarray, str, Formula]] = []
         for number, precondition in enumerate(self.rddl.preconditions):
             self._read(number, precondition)
-        size = sum(variable.size for variable in action.variables)
-        self.most = self.rddl.max_allowed_actions if self.rddl.max_allowed_actions < size else None
+        self._bounds = [side for side in self._linear if side.entry is not None]
+        self._rows = [side for side in self._linear if side.entry is None]
+        self.most = self.rddl.max_allowed_actions if self.rddl.max_allowed_actions < action.size else None
         if self.most is not None:
             self.words.append(f"max-nondef-actions = {self.most}")
 
-    def _read(self, number: int, precondition: Any) -> None:
+    def _read(self, number: int, precondition: Expression) -> None:
         boxes = self.compiler.constraints.is_box_preconditions[number]
-        for condition in conditions(number, precondition, self._actions):
+        for condition in conjuncts(Condition(number, precondition), self._actions):
             in_spec = boxes and self._is_plain_bound(condition)
             kept = "bounds" if in_spec else self._keep(condition)
             self._tests.append((condition, kept, self._truth(condition)))
@@ -106,22 +67,17 @@ class Preconditions:
     # How a condition is kept.
 
     def _keep(self, condition: Condition) -> Kept:
-        places = mentioned(condition.expression, self._actions)
         side = self._side(condition)
         if side is not None:
-            self._linear.append((side, condition))
-        if side is not None and side.entry is not None:
-            self._sides.append(side)
-            return "bounds"
-        if side is not None:
-            self._rows.append(side)
-            return "linear"
+            self._linear.append(side)
+            return "linear" if side.entry is None else "bounds"
+        places = mentioned(condition.expression, self._actions)
         if len(places) == 1 and self.rddl.variable_ranges[places[0].etype[1]] == "bool":
             entries = self._entries(places[0], condition.scope)
             if entries is not None:
                 self._masks.append((entries, places[0].etype[1], self._truth(condition)))
                 return "masks"
-        return "test"
+        return "rejection"
 
     def _is_plain_bound(self, condition: Condition) -> bool:
         """Is it `action(?a, ...) <= constant` with its variables in the order of their scope?"""
@@ -141,22 +97,20 @@ class Preconditions:
             return None
         sign, strict = ORDER[operator]
         difference = self._difference(condition, sign)
-        guard = self._guard(condition)
-        moving = "moving" in slopes
         coefficients = None
-        if not moving:
+        if "moving" not in slopes:
             coefficients = np.asarray(jit_fast_compile(lambda: self._probe(difference, self._fluents))(), float)
-        whole = self._is_whole(condition)
-        return _Side(difference, guard, coefficients, operator == "==", (1.0 if whole else TOLERANCE) * strict)
+        constant = not condition.guards and not mentioned(condition.expression, set(self.rddl.state_fluents))
+        by = (1.0 if self._is_whole(condition) else TOLERANCE) * strict
+        return _Side(difference, self._guard(condition), coefficients, operator == "==", by, constant)
 
-    def _slope(self, expression: Any) -> Slope | None:
+    def _slope(self, expression: Expression) -> Slope | None:
         """Is it affine in the actions, and do the coefficients depend on the state?"""
-        if not hasattr(expression, "etype") or not mentioned(expression, self._actions):
+        if not mentioned(expression, self._actions):
             return "free"
-        kind, operator = expression.etype
-        parts = list(expression.args) if kind != "pvar" else []
+        (kind, operator), parts = expression.etype, list(expression.args)
         if kind == "pvar":
-            return "fixed" if all(isinstance(a, str) for a in expression.args[1] or []) else None
+            return "fixed" if all(isinstance(a, str) for a in parts[1] or []) else None
         if (kind, operator) in (("aggregation", "sum"), ("aggregation", "avg")):
             return self._slope(parts[-1])
         slopes = [self._slope(part) for part in parts]
@@ -183,19 +137,17 @@ class Preconditions:
         values = jax.eval_shape(lambda: self._two_sides(condition)(self._fluents))
         return all(not jnp.issubdtype(value.dtype, jnp.floating) for value in values)
 
-    def _entries(self, place: Any, scope: tuple[tuple[str, str], ...]) -> np.ndarray | None:
+    def _entries(self, place: Expression, scope: Scope) -> np.ndarray | None:
         """For each tuple of objects in the scope the entry of the action vector that is meant; None if it is nested."""
-        name, arguments = place.args
-        arguments = list(arguments or [])
+        name, arguments = place.args[0], list(place.args[1] or [])
         if not all(isinstance(argument, str) for argument in arguments):
             return None
-        variables = [variable for variable, _ in scope]
         shape = self._shape(scope)
-        grid = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij") if shape else []
+        grid = dict(zip((variable for variable, _ in scope), np.indices(shape), strict=True))
         chosen = []
         for argument in arguments:
-            if argument in variables:
-                chosen.append(grid[variables.index(argument)])
+            if argument in grid:
+                chosen.append(grid[argument])
             elif self.rddl.is_literal(argument):
                 chosen.append(np.full(shape, self.rddl.object_to_index[self.rddl.strip_literal(argument)]))
             else:
@@ -208,15 +160,16 @@ class Preconditions:
 
     # Evaluation.
 
-    def _shape(self, scope: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    def _shape(self, scope: Scope) -> tuple[int, ...]:
         return tuple(self.rddl.object_counts([of for _, of in scope])) if scope else ()
 
-    def _compiled(self, expression: Any) -> Callable[[Values], Array]:
+    def _compiled(self, expression: Expression) -> Formula:
         compiled = self.compiler._jax(expression, self.compiler.model_aux)
 
         def value(fluents: Values) -> Array:
-            found, *_ = compiled(fluents, self._non_fluents, self.compiler.model_aux["params"], jax.random.key(0))
-            return found
+            with jax.numpy_dtype_promotion("standard"):  # the tools mix types, as RDDL does
+                found, *_ = compiled(fluents, self._non_fluents, self.compiler.model_aux["params"], jax.random.key(0))
+            return jnp.asarray(found)
 
         return value
 
@@ -225,13 +178,13 @@ class Preconditions:
         shape = self._shape(condition.scope)
 
         def values(fluents: Values) -> tuple[Array, Array]:
-            both = (jnp.broadcast_to(jnp.asarray(side(fluents)), shape) for side in (left, right))
+            both = (jnp.broadcast_to(side(fluents), shape) for side in (left, right))
             first, second = (value.astype(int) if value.dtype == bool else value for value in both)
             return first, second
 
         return values
 
-    def _difference(self, condition: Condition, sign: float) -> Callable[[Values], Array]:
+    def _difference(self, condition: Condition, sign: float) -> Formula:
         """left - right, or right - left for > and >=, one number for each tuple of objects in the scope."""
         sides = self._two_sides(condition)
 
@@ -241,7 +194,7 @@ class Preconditions:
 
         return value
 
-    def _guard(self, condition: Condition) -> Callable[[Values], Array] | None:
+    def _guard(self, condition: Condition) -> Formula | None:
         if not condition.guards:
             return None
         shape = self._shape(condition.scope)
@@ -250,13 +203,13 @@ class Preconditions:
         def holds(fluents: Values) -> Array:
             whole = jnp.ones(shape, bool)
             for value, reach, wanted in compiled:
-                found = jnp.broadcast_to(jnp.asarray(value(fluents)) > 0.5, shape[:reach]) == wanted
+                found = jnp.broadcast_to(value(fluents).astype(self.compiler.REAL) > 0.5, shape[:reach]) == wanted
                 whole = whole & jnp.reshape(found, shape[:reach] + (1,) * (len(shape) - reach))
             return whole
 
         return holds
 
-    def _truth(self, condition: Condition, tolerance: float = TOLERANCE) -> Callable[[Values], Array]:
+    def _truth(self, condition: Condition, tolerance: float = TOLERANCE) -> Formula:
         """Does the condition hold, for each tuple of objects in its scope?"""
         shape, guard = self._shape(condition.scope), self._guard(condition)
         kind, operator = condition.expression.etype
@@ -274,7 +227,7 @@ class Preconditions:
             value = self._compiled(condition.expression)
 
             def holds(fluents: Values) -> Array:
-                return jnp.broadcast_to(jnp.asarray(value(fluents)) > 0.5, shape)
+                return jnp.broadcast_to(value(fluents).astype(self.compiler.REAL) > 0.5, shape)
 
         return holds if guard is None else lambda fluents: holds(fluents) | ~guard(fluents)
 
@@ -284,7 +237,7 @@ class Preconditions:
     def _with(self, fluents: Values, action: Array) -> Values:
         return self._fluents | fluents | self._as_fluents(action)
 
-    def _probe(self, difference: Callable[[Values], Array], fluents: Values) -> Array:
+    def _probe(self, difference: Formula, fluents: Values) -> Array:
         """The coefficients of an affine difference: what it gains when one entry goes from 0 to 1."""
         zero = jnp.zeros(self.space.size, self.compiler.REAL)
         at_zero = difference(self._with(fluents, zero))
@@ -294,30 +247,22 @@ class Preconditions:
     def implied(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bounds that rows without state set to single entries, given the bounds of the others."""
         low, high = low.copy(), high.copy()
-        for side in self._constant_sides():
-            matrix = side.coefficients
-            assert matrix is not None
-            limits = np.asarray(side.limits(self._with({}, jnp.zeros(self.space.size, self.compiler.REAL))), float)
-            both = [(matrix, limits), (-matrix, -limits)] if side.equal else [(matrix, limits)]
-            for coefficients, limit in both:
+        nothing = self._with({}, jnp.zeros(self.space.size, self.compiler.REAL))
+        for side in self._linear:
+            if side.coefficients is None or not side.constant:
+                continue
+            limits = np.asarray(side.limits(nothing), float)
+            for sign in (1.0, -1.0) if side.equal else (1.0,):
+                slopes, limit = sign * side.coefficients, sign * limits
                 with np.errstate(invalid="ignore"):  # 0 * inf, which is not looked at
-                    least = np.where(
-                        coefficients > 0, coefficients * low, np.where(coefficients < 0, coefficients * high, 0.0)
-                    )
-                for row, entry in np.argwhere(coefficients != 0):
-                    others = limit[row] - np.delete(least[row], entry).sum()
-                    bound = others / coefficients[row, entry]
-                    if np.isfinite(bound) and coefficients[row, entry] > 0:
+                    least = np.where(slopes > 0, slopes * low, np.where(slopes < 0, slopes * high, 0.0))
+                for row, entry in np.argwhere(slopes != 0):
+                    bound = (limit[row] - np.delete(least[row], entry).sum()) / slopes[row, entry]
+                    if np.isfinite(bound) and slopes[row, entry] > 0:
                         high[entry] = min(high[entry], bound)
                     elif np.isfinite(bound):
                         low[entry] = max(low[entry], bound)
         return low, high
-
-    def _constant_sides(self) -> Iterator["_Side"]:
-        fluent = set(self.rddl.state_fluents)
-        for side, condition in self._linear:
-            if side.coefficients is not None and not condition.guards and not mentioned(condition.expression, fluent):
-                yield side
 
     # What the model uses.
 
@@ -336,32 +281,30 @@ class Preconditions:
         found = [
             self.words[condition.precondition]
             for condition, kept, _ in self._tests
-            if kept == "test"
+            if kept == "rejection"
             and any(self._is_real(place.etype[1]) for place in mentioned(condition.expression, self._actions))
         ]
         return tuple(dict.fromkeys(found))
 
     @property
     def bound_by_state(self) -> bool:
-        return bool(self._sides or self._masks)
+        return bool(self._bounds or self._masks)
 
     @property
     def more_than_bounds(self) -> bool:
-        return bool(self._rows) or self.most is not None or any(kept == "test" for _, kept, _ in self._tests)
+        return bool(self._rows) or self.most is not None or any(kept == "rejection" for _, kept, _ in self._tests)
 
     @property
     def ways(self) -> tuple[str, ...]:
         """By which means what is forbidden is kept from happening, each once."""
-        names = {"bounds": "bounds", "masks": "masks", "linear": "linear", "test": "rejection"}
-        used = {kept for _, kept, _ in self._tests}
-        found = [names[kept] for kept in names if kept in used]
-        return tuple(found + ["count"] * (self.most is not None))
+        used = {kept for _, kept, _ in self._tests} | ({"count"} if self.most is not None else set())
+        return tuple(way for way in (*get_args(Kept), "count") if way in used)
 
     def narrow(self, fluents: Values, low: Array, high: Array) -> tuple[Array, Array]:
         """The bounds of an action in this state: the given ones, and those that the conditions set."""
         fluents = self._with(fluents, jnp.zeros(self.space.size, self.compiler.REAL))
         whole = ~self.entries.real
-        for side in self._sides:
+        for side in self._bounds:
             low, high = side.narrow(fluents, low, high, whole)
         for entries, name, truth in self._masks:
             off, on = (jax.jit(truth)(fluents | {name: jnp.full_like(fluents[name], v)}) for v in (False, True))
@@ -372,13 +315,9 @@ class Preconditions:
     def rows(self, fluents: Values) -> Rows:
         """All rows in this state; an equation is two."""
         fluents = self._with(fluents, jnp.zeros(self.space.size, self.compiler.REAL))
-        pieces = [self._pieces(side, fluents) for side in self._rows]
-        none = Rows(
-            jnp.zeros((0, self.space.size), self.compiler.REAL), jnp.zeros(0, self.compiler.REAL), np.zeros(0, bool)
-        )
-        if not pieces:
-            return none
-        coefficients, limits, equal = zip(*pieces, strict=True)
+        nothing = jnp.zeros((0, self.space.size), self.compiler.REAL)
+        none = (nothing, nothing[:, 0], np.zeros(0, bool))
+        coefficients, limits, equal = zip(none, *(self._pieces(side, fluents) for side in self._rows), strict=True)
         return Rows(jnp.concatenate(coefficients), jnp.concatenate(limits), np.concatenate(equal))
 
     def _pieces(self, side: "_Side", fluents: Values) -> tuple[Array, Array, np.ndarray]:
@@ -421,15 +360,16 @@ class Preconditions:
 class _Side:
     """coefficients @ action + difference(no action) <= 0 (or = 0), for each tuple of objects in a scope."""
 
-    difference: Callable[[Values], Array]
-    guard: Callable[[Values], Array] | None
+    difference: Formula
+    guard: Formula | None
     coefficients: np.ndarray | None  # (rows, action); None: they depend on the state
     equal: bool
     strict: float  # by how much < is less than <=
+    constant: bool  # the state plays no part
 
     @cached_property
     def entry(self) -> np.ndarray | None:
-        """The one entry that each row speaks of; None if a row speaks of several, or of none."""
+        """The one entry that each row is about; None if a row is about several, or about none."""
         if self.coefficients is None or not (np.count_nonzero(self.coefficients, axis=1) == 1).all():
             return None
         return np.argmax(self.coefficients != 0, axis=1)
@@ -442,7 +382,7 @@ class _Side:
         return jnp.where(jnp.ravel(self.guard(fluents_without_action)), limits, jnp.inf)
 
     def narrow(self, fluents: Values, low: Array, high: Array, whole: np.ndarray) -> tuple[Array, Array]:
-        """The bounds of the entries that the rows speak of, a row each."""
+        """The bounds of the entries that the rows are about, one row each."""
         assert self.entry is not None
         assert self.coefficients is not None
         slope = self.coefficients[np.arange(len(self.entry)), self.entry]

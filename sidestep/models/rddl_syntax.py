@@ -3,14 +3,16 @@
 import re
 import warnings
 from functools import cache
-from typing import Any
+from typing import no_type_check
 
+from ply.lex import LexToken
 from ply.yacc import NullLogger
 from pyRDDLGym.core.parser.nonfluents import NonFluents
 from pyRDDLGym.core.parser.parser import RDDLlex, RDDLParser
 from pyRDDLGym.core.parser.rddl import RDDL
 
 from sidestep.core.errors import InputError
+from sidestep.models.rddl_expressions import mentioned
 from sidestep.models.rddl_text import RddlText, did_you_mean
 
 AGGREGATIONS = (
@@ -34,18 +36,22 @@ IN_WORDS = {
 class Unexpected(Exception):
     """The parser met a token (None at the end of the text) where it could go on with others only."""
 
-    def __init__(self, token: Any, expected: set[str]) -> None:
+    def __init__(self, token: LexToken | None, expected: set[str]) -> None:
         super().__init__(token)
         self.token, self.expected = token, expected
 
 
 class _Parser(RDDLParser):
-    def p_rddl(self, p: Any) -> None:
+    """The rules p_... have no types: ply reads their signatures itself."""
+
+    @no_type_check
+    def p_rddl(self, p):
         """rddl : rddl_block"""
         p[1].setdefault("non_fluents", NonFluents("none", {}))
         p[0] = RDDL(p[1])
 
-    def p_error(self, p: Any) -> None:
+    @no_type_check
+    def p_error(self, p):
         raise Unexpected(p, {kind for kind in self._parser.action[self._parser.state] if self._could_go_on_with(kind)})
 
     def _could_go_on_with(self, kind: str) -> bool:
@@ -115,24 +121,13 @@ def parse_rddl(text: RddlText, horizon: int | None = None) -> RDDL:
     return tree
 
 
-def _read_constraints_as_preconditions(tree: Any) -> None:
+def _read_constraints_as_preconditions(tree: RDDL) -> None:
     """RDDL's older section state-action-constraints forbids actions too; the tools read action-preconditions alone."""
     actions = {variable.name for variable in tree.domain.pvariables if variable.fluent_type == "action-fluent"}
     tree.domain.preconds = [
         *tree.domain.preconds,
         *(constraint for constraint in tree.domain.constraints if mentioned(constraint, actions)),
     ]
-
-
-def mentioned(expression: Any, names: set[str]) -> list[Any]:
-    """The places in an expression where one of these variables stands."""
-    if isinstance(expression, (tuple, list)):
-        return [place for part in expression for place in mentioned(part, names)]
-    if not hasattr(expression, "etype"):
-        return []
-    kind, name = expression.etype
-    here = [expression] if kind == "pvar" and name in names else []
-    return here + mentioned(expression.args, names)
 
 
 def _missing(section: str, block: str, text: RddlText) -> InputError:

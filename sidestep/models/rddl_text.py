@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pyRDDLGym.core.parser.parser import RDDLlex
+
 from sidestep.core.errors import InputError
+from sidestep.runtime.files import read_bytes
 
 _COMMENT = re.compile(r"//[^\n]*")
 REPLACED = "\ufffd"  # what stands in decoded text for bytes that are not UTF-8
@@ -23,7 +26,9 @@ class RddlText:
 
     @classmethod
     def read(cls, domain: Path, instance: Path | None = None) -> "RddlText":
-        return cls(tuple((str(path), _read(path)) for path in (domain, instance) if path is not None))
+        return cls(
+            tuple((str(path), _decoded(read_bytes(path), str(path))) for path in (domain, instance) if path is not None)
+        )
 
     @cached_property
     def whole(self) -> str:
@@ -147,22 +152,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _distributions() -> set[str]:
-    from pyRDDLGym.core.parser.parser import RDDLlex
-
     return {word for word in RDDLlex().reserved if word[0].isupper()}
-
-
-def _read(path: Path) -> str:
-    try:
-        return _decoded(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise InputError("there is no such file", place=str(path)) from None
-    except IsADirectoryError:
-        raise InputError("expected a file and found a folder", place=str(path)) from None
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read ({getattr(error, 'strerror', error)})", place=str(path)) from None
 
 
 def _decoded(content: bytes, name: str) -> str:

@@ -1,9 +1,9 @@
 """What an RDDL text says about derivatives before anything is run."""
 
-from collections.abc import Iterator
-from typing import Any
+from pyRDDLGym.core.compiler.model import RDDLLiftedModel
 
 from sidestep.core.model import Gradient
+from sidestep.models.rddl_expressions import walk
 
 DISCRETE_NOISE = {
     "Bernoulli", "Discrete", "UnnormDiscrete", "Poisson", "Binomial", "NegativeBinomial", "Geometric", "Multinomial",
@@ -11,7 +11,7 @@ DISCRETE_NOISE = {
 STEP_FUNCTIONS = {"floor", "ceil", "round", "sgn", "div", "mod", "fmod"}
 
 
-def gradient_traits(rddl: Any) -> tuple[Gradient, tuple[str, ...]]:
+def gradient_traits(rddl: RDDLLiftedModel) -> tuple[Gradient, tuple[str, ...]]:
     """How the model may be differentiated, and in words what stands in the way or goes unseen.
 
     A sample of discrete noise has no derivative in its parameters, and a boolean or integer fluent has none at
@@ -24,7 +24,7 @@ def gradient_traits(rddl: Any) -> tuple[Gradient, tuple[str, ...]]:
                 obstacles.append(f"the {kind}-fluent '{fluent}' is not real")
     formulas = {name: expression for name, (_, expression) in rddl.cpfs.items()} | {"reward": rddl.reward}
     for name, formula in formulas.items():
-        for expression in _walk(formula):
+        for expression in walk(formula):
             kind, operator = expression.etype
             operator = operator.removesuffix("(p)")  # Discrete_{?x : type} is Discrete(p) to the tools
             fluent = not rddl.is_non_fluent_expression(expression.args)
@@ -37,12 +37,3 @@ def gradient_traits(rddl: Any) -> tuple[Gradient, tuple[str, ...]]:
         return "none", notes
     notes = tuple(f"'{name}' has a step that gradients do not see" for name in dict.fromkeys(steps))
     return "exact", notes
-
-
-def _walk(expression: Any) -> Iterator[Any]:
-    if isinstance(expression, (tuple, list)):
-        for part in expression:
-            yield from _walk(part)
-    elif hasattr(expression, "etype"):
-        yield expression
-        yield from _walk(expression.args)

@@ -11,7 +11,7 @@ my_model.py:model              an object of a Python file that follows the contr
 import difflib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sidestep.core.errors import InputError
 from sidestep.models.domains import all_domains, domain_of_file, find_domain, is_built_in
@@ -34,7 +34,7 @@ def load_model(reference: str, *, double: bool = False, files: Files = GIVEN) ->
     if suffix == ".rddl":
         return _from_rddl(files.path(first), files.path(second) if second else None, options, double)
     if suffix == ".py":
-        from sidestep.models.python_model import load_object, model_from_object
+        from sidestep.models.python_model import load_object, model_from_object  # imports JAX
 
         options.finish()
         return model_from_object(load_object(path, "model", files), place=path)
@@ -48,24 +48,23 @@ def checked_model(reference: str) -> "Model":
     """The same for a command: a model of the user's is tried out first, and refused if it cannot be used."""
     model = load_model(reference)
     if not is_built_in(model.spec.family) or ".py:" in reference:
-        from sidestep.models.check import quick_check
+        from sidestep.models.check import quick_check  # imports JAX
 
         quick_check(model, place=f"MODEL '{reference}'")
     return model
 
 
 def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":
+    from sidestep.models.rddl_model import RddlModel, RddlText  # pyRDDLGym takes 4 s to import
+
     relaxed, horizon = options.flag("relaxed"), options.integer("horizon", None, 1)
     integers = options.whole_range("integers")
     options.finish()
-    from sidestep.models.rddl_model import load_rddl
-
-    return load_rddl(
-        domain, instance, relaxed=relaxed, horizon=horizon, integers=integers, double=double, name=domain.stem
-    )
+    text = RddlText.read(domain, instance)
+    return RddlModel(text, relaxed=relaxed, double=double, horizon=horizon, integers=integers, name=domain.stem)
 
 
-def _from_name(name: str, reference: str, options: Options, double: bool) -> Any:
+def _from_name(name: str, reference: str, options: Options, double: bool) -> "Model":
     domain = find_domain(name)
     if domain is None:
         names = all_domains()

@@ -51,7 +51,7 @@ def elites(
 
 def places_of(trajectory: Trajectory) -> Float[Array, "batch feature"]:
     """The states at a few moments, evenly spread over each trajectory's own length."""
-    moments = jnp.stack([((trajectory.length - 1) * share).astype(int) for share in MOMENTS], axis=1)
+    moments = jnp.stack([((trajectory.length - 1).astype(float) * share).astype(int) for share in MOMENTS], axis=1)
     states = jnp.take_along_axis(trajectory.states, moments[:, :, None], axis=1)
     return states.reshape(len(trajectory.length), -1)
 

@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
-from sidestep.core.model import Trajectory
+from sidestep.core.model import AnyArray, Trajectory
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import PPO, Exact
 from sidestep.planning.multipliers.state import Multipliers
@@ -48,12 +48,14 @@ class Learner(eqx.Module):
     value: Network | None
     optimiser: PyTree
     multipliers: Multipliers
-    tolerances: Float[Array, " constraint"]  # the d_i that it is trained for, with the margin taken off
+    tolerances: Float[AnyArray, "*run constraint"]  # the d_i that it is trained for, with the margin taken off
     states: Moments
     returns: Moments
-    log_norms: Float[Array, " objective"]  # running mean of the gradients' log norm: reward first, then constraints
+    log_norms: Float[
+        AnyArray, "*run objective"
+    ]  # running mean of the gradients' log norm: reward first, then constraints
     epoch: Array
-    key: PRNGKeyArray
+    key: Key[Array, "*run"]
 
     @classmethod
     def start(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from sidestep.core.model import Trajectory, rollout_batch
 from sidestep.planning.config import PlanConfig
@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 def pathwise(
-    problem: Problem, config: PlanConfig, learner: Learner, keys: PRNGKeyArray, *, reward: bool = True
+    problem: Problem, config: PlanConfig, learner: Learner, keys: Key[Array, " batch"], *, reward: bool = True
 ) -> Sample:
     """One trajectory for each key, and derivatives of the mean return (`reward`) and of the constraints' mean costs (if
     their method is pathwise)."""

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
+from jaxtyping import Array, ArrayLike, Key, PRNGKeyArray, PyTree
 
 from sidestep.core.constraints import Constraint
 from sidestep.core.model import Model, Trajectory, require_finite, require_finite_weights
@@ -75,7 +75,7 @@ class Planner:
     def _with(self, safety: SafetyModel | None) -> Problem:
         return Problem(self.problem.model, safety, self.problem.constraints)
 
-    def _started(self, safety: SafetyModel | None, keys: PRNGKeyArray, policy: NetworkPolicy | None) -> Learner:
+    def _started(self, safety: SafetyModel | None, keys: Key[Array, " run"], policy: NetworkPolicy | None) -> Learner:
         learners = eqx.filter_vmap(lambda key: Learner.start(self._with(safety), self.config, key, policy))(keys)
         return jax.tree.map(_strong, learners)
 
@@ -92,7 +92,7 @@ class Planner:
 
     def start(
         self,
-        keys: PRNGKeyArray,
+        keys: Key[Array, " run"],
         policy: NetworkPolicy | None = None,
         *,
         search: bool = True,

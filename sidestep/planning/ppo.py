@@ -58,7 +58,8 @@ def ppo_steps(
     values, log_probs = batch.evaluate(learner)
     scale = jnp.sqrt(learner.returns.variance[0]) + 1e-6
     advantages, targets = generalised_advantages(batch.rewards / scale, values, mask, discount, method.gae)
-    weight = mask / jnp.maximum(jnp.sum(mask), 1)
+    steps = jnp.sum(mask, dtype=advantages.dtype)
+    weight = mask.astype(advantages.dtype) / jnp.maximum(steps, 1.0)
     mean = jnp.sum(weight * advantages)
     deviation = jnp.sqrt(jnp.sum(weight * (advantages - mean) ** 2)) + 1e-6
     columns = (batch.seen, batch.raws, log_probs, (advantages - mean) / deviation, targets)
@@ -71,7 +72,7 @@ def ppo_steps(
         entropy_weight = entropy_weight / unit
     if constraint_ascent is not None:
         price = deviation if config.balance else unit
-        scaled = jax.tree.map(lambda leaf: leaf / (price * jnp.sum(mask) / len(mask)), constraint_ascent)
+        scaled = jax.tree.map(lambda leaf: leaf / (price * steps / len(mask)), constraint_ascent)
         constraint_ascent, _ = optax.clip_by_global_norm(method.constraint_clip).update(scaled, optax.EmptyState())
 
     def one_pass(carry, pass_key):
@@ -114,7 +115,7 @@ def _gradient(
         gain = jnp.minimum(ratio * advantages, bounded * advantages)
         loss = (jax.vmap(value)(observations)[:, 0] - targets) ** 2
         entropy = jax.vmap(policy.entropy)(observations)
-        clip_share = jnp.sum(weights * (jnp.abs(ratio - 1) > method.clip)) / total
+        clip_share = jnp.sum(jnp.where(jnp.abs(ratio - 1) > method.clip, weights, 0.0)) / total
         sums = jnp.sum(weights * (gain - VALUE_WEIGHT * loss + entropy_weight * entropy)) / total
         if config.divide_by_multipliers:
             sums = sums / (1.0 + jnp.sum(learner.multipliers.value))

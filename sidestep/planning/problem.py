@@ -57,8 +57,10 @@ class Problem:
     def costs(self, trajectory: Trajectory) -> Float[Array, "batch constraint"]:
         """C_i(tau): the probability of what constraint i limits, or its expected count where steps are counted."""
         if self.counts_steps:
-            return self.learned.expected_counts(*_parts(trajectory)) @ self.weights.T
-        return jnp.exp(self.learned.log_probabilities(*_parts(trajectory))) @ self.weights.T
+            amounts = self.learned.expected_counts(*_parts(trajectory))
+        else:
+            amounts = jnp.exp(self.learned.log_probabilities(*_parts(trajectory)))
+        return amounts @ self.weights.T.astype(amounts.dtype)
 
     def surrogate(self, trajectory: Trajectory, form: str, cap: float) -> Float[Array, "batch constraint"]:
         """What is differentiated: C itself, or cap * log(1 + H / cap) of H = -log(1 - C).
@@ -80,9 +82,7 @@ class Problem:
         surrogates = cap * jnp.log1p(-jax.nn.logsumexp(harmless, axis=2) / cap)
         return surrogates, jnp.exp(log_probabilities) @ self.weights.T
 
-    def surrogate_of_risk(
-        self, risk: Float[Array, " categories-1"], form: str, cap: float
-    ) -> Float[Array, " constraint"]:
+    def surrogate_of_risk(self, risk: Float[Array, " levels"], form: str, cap: float) -> Float[Array, " constraint"]:
         """The same of one trajectory, from P(category k or worse) for k = 1, ..., K - 1."""
         edges = jnp.concatenate([jnp.ones(1, risk.dtype), risk, jnp.zeros(1, risk.dtype)])
         costs = (edges[:-1] - edges[1:]) @ jnp.asarray(self.weights, risk.dtype).T

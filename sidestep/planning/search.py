@@ -151,7 +151,7 @@ def _imitate(config: PlanConfig, learner: Learner, examples: Trajectory, key: PR
     observations = observe(examples.states, clocks)
     raws = jax.vmap(jax.vmap(policy.raw_of))(examples.states, examples.actions)
     observations, raws = (leaf.reshape(-1, leaf.shape[-1]) for leaf in (observations, raws))
-    chances = examples.mask.ravel() / jnp.maximum(jnp.sum(examples.mask), 1)
+    chances = examples.mask.ravel().astype(float) / jnp.maximum(jnp.sum(examples.mask, dtype=float), 1.0)
     adam = optax.adam(IMITATION_RATE)
 
     def step(carry, key):

@@ -65,7 +65,7 @@ def table_batch(
     else:
         paid = problem.costs(trajectory).T
     counted = jnp.arange(method.batch) < method.batch - spread
-    mean = jnp.sum(jnp.where(counted[None], paid, 0.0), axis=1) / jnp.sum(counted)
+    mean = jnp.sum(jnp.where(counted[None], paid, 0.0), axis=1) / jnp.sum(counted, dtype=paid.dtype)
     if isinstance(config.constraint, PathwiseCost):
         discount = spec.discount if config.constraint.discount else 1.0
         if not problem.counts_steps:

@@ -118,5 +118,7 @@ def through_model(
         return jnp.sum(policy * quality(values), axis=1)
 
     values = jax.lax.fori_loop(0, rollouts.longest, sweep, jnp.zeros(len(costs), costs.dtype))
-    visits = jnp.zeros_like(values).at[rollouts.states].add(rollouts.real / rollouts.states.shape[1])
+    visits = (
+        jnp.zeros_like(values).at[rollouts.states].add(rollouts.real.astype(values.dtype) / rollouts.states.shape[1])
+    )
     return visits[:, None] * quality(values)

@@ -8,16 +8,17 @@ estimator need, and the map from the raw draw to the bounded action does not dep
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sidestep.core.errors import InputError
-from sidestep.core.model import Model, Policy, Variable, allowed_of, within_rules
+from sidestep.core.model import AnyArray, Model, Policy, Variable, allowed_of, within_rules
+from sidestep.safety.base import SafetyModel
 
 Squash = Literal["tanh", "clip"]
 LARGEST_CHOICE = 256  # an integer action with more values than this is no choice any more
@@ -48,9 +49,9 @@ class Network(eqx.Module):
 class Observer(eqx.Module):
     """What a network sees of a step: standardised state, clock, memory of the safety model."""
 
-    mean: Float[Array, " state"]
-    deviation: Float[Array, " state"]
-    safety: Any  # a safety model whose memory is seen, or None
+    mean: Float[AnyArray, "*run state"]
+    deviation: Float[AnyArray, "*run state"]
+    safety: SafetyModel | None  # whose memory is seen
     clock: bool = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
 
@@ -59,10 +60,10 @@ class Observer(eqx.Module):
         features = 0 if self.safety is None else self.safety.features(self.safety.start()).shape[0]
         return self.mean.shape[0] + int(self.clock) + features
 
-    def __call__(self, state: Array, clock: Array, memory: Any) -> Float[Array, " inputs"]:
+    def __call__(self, state: Array, clock: Array, memory: PyTree) -> Float[Array, " inputs"]:
         seen = [(state - self.mean) / self.deviation]
         if self.clock:
-            seen.append(jnp.reshape(2.0 * clock / self.horizon - 1.0, (1,)).astype(state.dtype))
+            seen.append(jnp.reshape(2.0 * jnp.asarray(clock, float) / self.horizon - 1.0, (1,)).astype(state.dtype))
         if self.safety is not None:
             seen.append(self.safety.features(memory))
         return jnp.concatenate(seen)
@@ -152,7 +153,7 @@ class ChoiceHead(eqx.Module):
 class Memory(NamedTuple):
     """What a network policy carries from step to step, and what it saw and drew last."""
 
-    safety: Any
+    safety: PyTree
     observation: Float[Array, " inputs"]
     raw: Float[Array, " raw"]
 
@@ -161,7 +162,7 @@ class NetworkPolicy(Policy):
     """pi_theta(a | observation), one head for each action variable."""
 
     net: Network
-    log_std: Float[Array, " real"]  # of the raw draws of the real entries
+    log_std: Float[AnyArray, "*run real"]  # of the raw draws of the real entries
     observer: Observer
     model: Model = eqx.field(static=True)
     heads: tuple[GaussianHead | ChoiceHead, ...] = eqx.field(static=True)
@@ -239,7 +240,7 @@ def make_policy(
     widths: tuple[int, ...] = (64, 64),
     squash: Squash = "tanh",
     clock: bool = True,
-    safety: Any = None,
+    safety: SafetyModel | None = None,
     deviation: float = 0.5,
 ) -> NetworkPolicy:
     """A fresh policy for the model: its mean starts in the middle of the bounds, with the given noise around it."""
@@ -266,14 +267,14 @@ def _head(variable: Variable, squash: Squash) -> GaussianHead | ChoiceHead:
     return ChoiceHead(variable.size, int(options), one_hot=False)
 
 
-def trainable(policy: NetworkPolicy, *, deviation: bool) -> Any:
+def trainable(policy: NetworkPolicy, *, deviation: bool) -> PyTree:
     """Which leaves of the policy are learned: the network, and the deviation if asked for."""
     frozen = jax.tree.map(lambda _: False, policy)
     learned = eqx.tree_at(lambda p: p.net, frozen, jax.tree.map(lambda _: True, policy.net))
     return eqx.tree_at(lambda p: p.log_std, learned, deviation)
 
 
-def with_memory(policy: NetworkPolicy, safety: Any) -> NetworkPolicy:
+def with_memory(policy: NetworkPolicy, safety: SafetyModel) -> NetworkPolicy:
     """A policy that acts as this one does, and can learn to heed the memory of the safety model as well."""
     observer = replace(policy.observer, safety=safety)
     first = policy.net.hidden[0]

@@ -8,7 +8,7 @@ stage of the learning or an explorer acts, with odds that each trajectory draws 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from sidestep.core.model import Model, Policy, Trajectory, rollout
 from sidestep.labels.collect import ExploringPolicy
@@ -40,7 +40,7 @@ class MixedPolicy(Policy):
 
 
 def learning_trajectories(
-    model: Model, planner: Planner, keys: PRNGKeyArray, count: int, shares: Shares = COVERING
+    model: Model, planner: Planner, keys: Key[Array, " run"], count: int, shares: Shares = COVERING
 ) -> Trajectory:
     """`count` trajectories from the stages of learning runs without constraint, one run for each key."""
     stages = planner.config.epochs // planner.config.test_every

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 Options = dict[str, bool | int]
 _PLAIN: Options = {"xla_cpu_use_fusion_emitters": False}  # XLA's older code generator: simpler loops, sooner there
 ONCE: Options = {**_PLAIN, "xla_backend_optimization_level": 0}  # a fifth of the time to compile, up to 10 times to run
@@ -15,23 +16,23 @@ SELDOM: Options = {**_PLAIN, "xla_backend_optimization_level": 1}  # half the ti
 OFTEN: Options = {}
 
 
-def jit_fast_compile(function: F) -> F:
+def jit_fast_compile(function: Callable[P, R]) -> Callable[P, R]:
     """`function`, compiled in a hurry: for programs that run a few times at most, on little."""
     return _compiled(function, ONCE)
 
 
-def jit_balanced(function: F) -> F:
+def jit_balanced(function: Callable[P, R]) -> Callable[P, R]:
     """`function`, compiled quickly: for programs that run for a few seconds altogether."""
     return _compiled(function, SELDOM)
 
 
-def _compiled(function: F, options: Options) -> F:
+def _compiled(function: Callable[P, R], options: Options) -> Callable[P, R]:
     """Inside another program it is a part of that one, and compiled as that one is."""
-    compiled: Any = eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
+    compiled: Callable[P, R] = eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
 
     @wraps(function)
-    def run(*arguments: Any, **keywords: Any) -> Any:
+    def run(*arguments: P.args, **keywords: P.kwargs) -> R:
         inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, keywords)))
         return (function if inside else compiled)(*arguments, **keywords)
 
-    return run  # type: ignore[return-value]
+    return run

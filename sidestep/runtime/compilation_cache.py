@@ -13,7 +13,6 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 ENTRY, OWN = "*-cache", "run-"
 DAY = 86_400.0  # seconds after which the folder of a process that was killed goes
@@ -42,7 +41,7 @@ def _watch_for_failures() -> list[str]:
     failures: list[str] = []
     show = warnings.showwarning
 
-    def listen(message: Any, *rest: Any, **more: Any) -> None:
+    def listen(message, *rest, **more):
         if str(message).startswith("Error writing persistent compilation cache"):
             failures.append(str(message))
         else:

@@ -4,12 +4,21 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sidestep.core.errors import DiskFull, InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+else:  # a checker at run time cannot follow a type that refers to itself
+    Json = object
+
+JsonObject: TypeAlias = dict[str, Json]
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's share of it, the largest file
 
@@ -59,12 +68,17 @@ def atomic_write(path: str | os.PathLike[str], data: str | bytes) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str], mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+def atomic_file(
+    path: str | os.PathLike[str],
+    mode: Literal["wb", "w"] = "wb",
+    encoding: str | None = None,
+    newline: str | None = None,
+) -> Iterator[IO[Any]]:
     """Open a file to write to; it appears at `path` when the block ends well, and leaves nothing behind otherwise."""
     target = Path(os.path.realpath(path))  # through a symbolic link, its target is replaced and not the link
     partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     with writing(path):
-        handle = partial.open(mode.replace("w", "x"), **options)
+        handle = partial.open(mode.replace("w", "x"), encoding=encoding, newline=newline)
         try:
             with handle:
                 yield handle
@@ -94,7 +108,7 @@ def append(path: Path, text: str) -> None:
             os.fsync(handle.fileno())
 
 
-def save_picture(figure: Any, path: str | os.PathLike[str], dpi: int) -> None:
+def save_picture(figure: "Figure", path: str | os.PathLike[str], dpi: int) -> None:
     """A matplotlib figure in the format of the path's ending, PNG without one."""
     kind = Path(path).suffix.removeprefix(".").lower() or "png"
     known = sorted(figure.canvas.get_supported_filetypes())

@@ -5,7 +5,6 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 MOVED = {
     "sidestep.answers": "sidestep.deploy.answers",
@@ -18,7 +17,7 @@ MOVED = {
 class _Moved(MetaPathFinder, Loader):
     """Gives the module at its new place under its old name."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in MOVED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

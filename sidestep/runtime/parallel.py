@@ -7,17 +7,21 @@ compiled sooner, and gives a part the same result however many run together, to 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+Tree = TypeVar("Tree")  # a PyTree
+Result = TypeVar("Result")
+Leaf = Array | np.ndarray
 _workers = ThreadPoolExecutor(os.cpu_count())
 
 
-def map_stack(run: Callable[[Any], Any], stack: Any, *, compiled: bool) -> Any:
+def map_stack(run: Callable[[Tree], Result], stack: Tree, *, compiled: bool) -> Result:
     """`run` of the parts of `stack`, which its arrays hold along their first axis; results are stacked again.
 
     Unless the program is `compiled`, one part goes first: several at once would compile it several times. A worker
@@ -28,41 +32,40 @@ def map_stack(run: Callable[[Any], Any], stack: Any, *, compiled: bool) -> Any:
     return _stacked(*done, *_workers.map(lambda part: jax.block_until_ready(run(part)), parts[len(done) :]))
 
 
-def blank_part(stack: Callable[[], Any]) -> Any:
+def blank_part(stack: Callable[[], Tree]) -> Tree:
     """A part as `run` is called with, without its content: for compiling. `stack` is traced and never computed."""
 
-    def blank(leaf: Any) -> Any:
+    def blank(leaf: object) -> object:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key(0)
-        return np.zeros(leaf.shape[1:], leaf.dtype)
+        return jax.random.key(0) if is_key(leaf) else np.zeros(leaf.shape[1:], leaf.dtype)
 
     return jax.tree.map(blank, eqx.filter_eval_shape(stack))
 
 
-def picked(stacks: Sequence[Any], picks: np.ndarray) -> Any:
+def picked(stacks: Sequence[Tree], picks: np.ndarray) -> Tree:
     """These parts of several stacks, counted through, as one stack."""
     parts = [part for stack in stacks for part in _parts(stack)]
     return _stacked(*(parts[pick] for pick in picks))
 
 
-def _parts(stack: Any) -> tuple[Any, ...]:
-    return tuple(_part(stack, index) for index in range(len(jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0])))
+def is_key(leaf: Leaf | jax.ShapeDtypeStruct) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _part(stack: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: _plain(leaf)[index] if eqx.is_array(leaf) else leaf, stack)
+def _parts(stack: Tree) -> tuple[Tree, ...]:
+    count = len(jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0])
+    # NumPy need not compile how to take a part; keys stay what they are.
+    whole = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) and not is_key(leaf) else leaf, stack)
+    return tuple(
+        jax.tree.map(lambda leaf, at=index: leaf[at] if eqx.is_array(leaf) else leaf, whole) for index in range(count)
+    )
 
 
-def _stacked(*parts: Any) -> Any:
-    return jax.tree.map(lambda *leaves: _joined(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
+def _stacked(*parts: Tree) -> Tree:
+    def joined(*leaves: Leaf) -> Leaf:
+        if not eqx.is_array(leaves[0]):
+            return leaves[0]
+        return jnp.stack(leaves) if is_key(leaves[0]) else np.stack(leaves)
 
-
-def _joined(leaves: tuple[Any, ...]) -> Any:
-    return np.stack(leaves) if isinstance(_plain(leaves[0]), np.ndarray) else jnp.stack(leaves)
-
-
-def _plain(leaf: Any) -> Any:
-    """As NumPy's, which need not compile how to take a part; keys stay what they are."""
-    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+    return jax.tree.map(joined, *parts)

@@ -1,38 +1,40 @@
 """Pytrees of arrays in safetensors files: no pickle, written whole or not at all, read back bit for bit."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
 
 from sidestep.core.errors import InputError
-from sidestep.runtime.files import atomic_write, read_bytes
+from sidestep.runtime.files import JsonObject, atomic_write, read_bytes
+from sidestep.runtime.parallel import is_key
 
+Tree = TypeVar("Tree")  # a PyTree
+Leaf = Array | np.ndarray  # or its shape alone
 HEADER = "sidestep"  # the metadata entry that holds our JSON
 
 
-def save_tree(path: Path, tree: Any, header: dict[str, Any]) -> None:
+def save_tree(path: Path, tree: PyTree, header: Mapping[str, object]) -> None:
     """Every array of `tree` under its place in it, and a JSON header beside them."""
     save_arrays(path, {name: np.asarray(_plain(leaf)) for name, leaf in _named(tree)}, header)
 
 
-def save_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+def save_arrays(path: Path, arrays: dict[str, np.ndarray], header: Mapping[str, object]) -> None:
     """Arrays under their names, and a JSON header beside them."""
-    from safetensors.numpy import save
-
     metadata = {HEADER: json.dumps(header, sort_keys=True)}
     atomic_write(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata=metadata))
 
 
-def read_header(path: Path) -> dict[str, Any]:
+def read_header(path: Path) -> JsonObject:
     """What the file says about itself, a JSON object; whoever asks knows what must stand in it."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         read_bytes(path)  # says what is there instead
     try:
@@ -50,8 +52,6 @@ def require_room(path: Path, sizes: Iterable[int], depth: int) -> None:
 
     No array has a side longer than the file has bytes, and no model has more layers than the file has arrays.
     """
-    from safetensors import safe_open
-
     with safe_open(path, framework="numpy") as file:
         arrays = len(file.keys())
     most = path.stat().st_size
@@ -61,9 +61,6 @@ def require_room(path: Path, sizes: Iterable[int], depth: int) -> None:
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of the file by name."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
     try:
         return load(read_bytes(path))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -76,7 +73,7 @@ def damaged(path: Path, error: Exception | str) -> InputError:
     return InputError(f"is not a Sidestep file, or it is damaged ({error})", place=str(path))
 
 
-def load_tree(path: Path, like: Any) -> Any:
+def load_tree(path: Path, like: Tree) -> Tree:
     """The tree that was saved, with the structure of `like`; shapes and types must be the same.
 
     `like` may hold the shapes of arrays in their place (`eqx.filter_eval_shape`), which costs no computation.
@@ -99,19 +96,18 @@ def load_tree(path: Path, like: Any) -> Any:
                 f"does not fit: '{name}' is {array.dtype}{array.shape}, expected {wanted.dtype}{wanted.shape}",
                 place=str(path),
             )
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        filled.append(jax.random.wrap_key_data(jnp.asarray(array)) if is_key else jnp.asarray(array))
+        filled.append(jax.random.wrap_key_data(jnp.asarray(array)) if is_key(leaf) else jnp.asarray(array))
     return jax.tree.unflatten(structure, filled)
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
+def _named(tree: PyTree) -> list[tuple[str, Leaf]]:
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if _is_array(leaf)]
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _plain(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+def _plain(leaf: Leaf) -> Leaf:
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf

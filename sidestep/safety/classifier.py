@@ -38,7 +38,7 @@ class Classifier(RecurrentModel):
             log_probabilities = self.conclude(self._logits(inputs, mask, None))
             return jnp.sum(jax.nn.logsumexp(log_probabilities[..., :severity], axis=-1))
 
-        return jnp.linalg.norm(jax.grad(total_log_survival)(inputs) * inputs, axis=-1) * mask
+        return jnp.linalg.norm(jax.grad(total_log_survival)(inputs) * inputs, axis=-1) * mask.astype(inputs.dtype)
 
     def start(self):
         return self.recurrent.start(), jnp.zeros_like(self.head_weight[:, 0]), jnp.zeros((), int)

@@ -272,7 +272,7 @@ def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
     log_probabilities = in_chunks(lambda rows: model.log_probabilities(*rows), held[:3])
     of_truth = jnp.take_along_axis(log_probabilities, held.categories[:, None], axis=1)[:, 0]
     real = held.length > 0
-    return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real)
+    return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real, dtype=of_truth.dtype)
 
 
 # Adam without its step size, which comes with each step so that a schedule needs no new program.

@@ -162,7 +162,7 @@ class MarkovClassifier(NetworkModel):
     def blame_weights(self, states, actions, length, severity):
         """The step's probability of `severity` or worse."""
         logits, mask = self.evidence(states, actions, length)
-        return jnp.sum(jnp.exp(self.calibration(logits))[..., severity:], axis=-1) * mask
+        return jnp.sum(jnp.exp(self.calibration(logits))[..., severity:], axis=-1) * mask.astype(logits.dtype)
 
     def start(self):
         return jnp.zeros((self.categories - 1,), self.head_bias.dtype)

@@ -94,7 +94,7 @@ class ShareModel(NetworkModel):
         steps = self._steps(self.inputs(states, actions, mask))
         summed, shared = (jnp.where(mask, part.worse[..., severity - 1], 0.0) for part in steps)
         total = jnp.sum(shared, axis=-1, keepdims=True)
-        mean = total / jnp.maximum(jnp.asarray(length)[..., None], 1)
+        mean = total / jnp.maximum(jnp.asarray(length, total.dtype)[..., None], 1.0)
         return summed + mean ** jnp.exp(self.log_power) * shared / jnp.maximum(total, jnp.finfo(total.dtype).tiny)
 
     def start(self):

@@ -4,15 +4,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from sidestep.core.model import AnyArray
 from sidestep.planning.methods import MultiplierRule
 
 
 class Multipliers(eqx.Module):
     """The multipliers lambda >= 0 and what their rule remembers."""
 
-    value: Float[Array, " constraint"]
-    first: Float[Array, " constraint"]  # Adam's first moment; PID: the integral; relative: the smoothed cost
-    second: Float[Array, " constraint"]  # Adam's second moment; PID: the last violation
+    value: Float[AnyArray, "*run constraint"]
+    first: Float[AnyArray, "*run constraint"]  # Adam's first moment; PID: the integral; relative: the smoothed cost
+    second: Float[AnyArray, "*run constraint"]  # Adam's second moment; PID: the last violation
     updates: Array
 
     @classmethod

@@ -1,11 +1,10 @@
 """Reservoir's side effect: the fullest and the emptiest reservoir are far apart for several steps running."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
 
 from sidestep.core.constraints import Scale
 from sidestep.core.model import Model, Trajectory
-from sidestep.core.rules import Rule, count_category, longest_run
+from sidestep.core.rules import Categories, Rule, count_category, longest_run
 from sidestep.models.domains.reservoir.model import capacities
 
 UNBALANCED = 0.5  # widest allowed gap between the fullest and the emptiest reservoir, as shares of capacity
@@ -14,7 +13,7 @@ UNBALANCED = 0.5  # widest allowed gap between the fullest and the emptiest rese
 def paper(model: Model) -> Rule:
     capacity = capacities(model)
 
-    def label(trajectory: Trajectory) -> Int[Array, " batch"]:
+    def label(trajectory: Trajectory) -> Categories:
         share = trajectory.states / jnp.asarray(capacity, trajectory.states.dtype)[None, None, :]
         gap = jnp.max(share, axis=2) - jnp.min(share, axis=2)
         return count_category(longest_run((gap >= UNBALANCED) & trajectory.mask))
