@@ -12,7 +12,7 @@ test: $(INSTALLED) ## set up and run the tests
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 fuzz: $(INSTALLED) ## ten thousand odd inputs of every kind; counts in benchmarks/results/fuzz.md
-	$(BIN)/python benchmarks/fuzz.py
+	$(BIN)/python benchmarks/fuzz.py --again
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

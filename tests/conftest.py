@@ -4,6 +4,7 @@ warnings (see pyproject), deterministic hypothesis.
 Tests compile far more than they compute, so that programs are compiled without optimisation, which takes half the time.
 """
 
+import gc
 import os
 import tempfile
 
@@ -51,6 +52,27 @@ def promotion(request):
 @pytest.fixture
 def key():
     return jax.random.key(0)
+
+
+MOST_MEMORY = 2**30  # bytes of a process, beyond which it forgets its compiled programs
+
+
+@pytest.fixture(autouse=True)
+def stay_small():
+    """Some files compile so many programs that they have to be forgotten in between."""
+    yield
+    if resident() > MOST_MEMORY:
+        jax.clear_caches()
+        gc.collect()
+
+
+def resident():
+    """Bytes in memory; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0
 
 
 @pytest.fixture(autouse=True, scope="module")
