@@ -4,6 +4,8 @@ warnings (see pyproject), deterministic hypothesis.
 Tests compile far more than they compute, so that programs are compiled without optimisation, which takes half the time.
 """
 
+import contextlib
+import ctypes
 import gc
 import os
 import tempfile
@@ -54,16 +56,32 @@ def key():
     return jax.random.key(0)
 
 
-MOST_MEMORY = 2**30  # bytes of a process, beyond which it forgets its compiled programs
+MOST_MEMORY, GROWTH = 2**30, 2**28  # bytes of a process beyond which it forgets its compiled programs, and again
+
+
+@pytest.fixture(autouse=True, scope="module")
+def limit():
+    """The memory at which a test is followed by forgetting. Programs of one file serve no other."""
+    limit = {"bytes": MOST_MEMORY}
+    yield limit
+    forget_programs()
 
 
 @pytest.fixture(autouse=True)
-def stay_small():
+def stay_small(limit):
     """Some files compile so many programs that they have to be forgotten in between."""
     yield
-    if resident() > MOST_MEMORY:
-        jax.clear_caches()
-        gc.collect()
+    if resident() > limit["bytes"]:
+        forget_programs()
+        limit["bytes"] = max(MOST_MEMORY, resident() + GROWTH)
+
+
+def forget_programs():
+    """Compiled programs take gigabytes; what is freed goes back to the system, where that can be asked for."""
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def resident():
@@ -73,10 +91,3 @@ def resident():
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:
         return 0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Compiled programs of one file serve no other, and all of them together take gigabytes."""
-    yield
-    jax.clear_caches()

@@ -40,7 +40,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path):
     grid.write_text(MAP)
     begin = ["plan", grid, "--labels", "200", "--rollouts", "1000", "--quiet", "--out"]
     started = time.perf_counter()
-    assert sidestep(*begin, tmp_path / "whole") in (0, 1)
+    assert sidestep(*begin, tmp_path / "whole") == 0
     length = time.perf_counter() - started
     run = tmp_path / "run"
     kills = 0
@@ -48,6 +48,6 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path):
         command = ["resume", run, "--quiet"] if (run / "config.json").exists() else [*begin, run]
         kills += sidestep(*command, kill_after=share * length) is None
     assert kills >= 1
-    assert sidestep(*(["resume", run, "--quiet"] if (run / "config.json").exists() else [*begin, run])) in (0, 1)
+    assert sidestep(*(["resume", run, "--quiet"] if (run / "config.json").exists() else [*begin, run])) == 0
     assert content(run) == content(tmp_path / "whole")
     assert not list(run.glob(".*.part")), "what a kill leaves of a file that was being written is gone"

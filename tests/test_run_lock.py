@@ -123,7 +123,7 @@ def test_of_two_resumes_at_once_one_goes_on(tmp_path, capsys):
 def test_every_command_that_changes_a_run_is_refused(tmp_path, capsys):
     run = tmp_path / "run"
     small = "--epochs 1 --test-every 1 --batch 4 --test-batch 4 --widths 4 --start-share 0 --quiet"
-    assert main(["plan", "boxpushing?horizon=30", "--method", "ppo", "--out", str(run), *small.split()]) in (0, 1)
+    assert main(["plan", "boxpushing?horizon=30", "--method", "ppo", "--out", str(run), *small.split()]) == 0
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(run)], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "held\n"
     before = {file.name: file.read_bytes() for file in run.iterdir()}
