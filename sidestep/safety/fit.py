@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
@@ -286,7 +286,7 @@ def _start(model: SafetyModel) -> Member:
 
 
 def _run(
-    own: tuple[Member, PRNGKeyArray, Int[Array, "steps batch"]],
+    own: tuple[Member, Key[Array, " steps"], Int[Array, "steps batch"]],
     rates: Float[Array, " steps"],
     shared: tuple[Rows, Rows | None, Array, float, float],
 ) -> tuple[Member, Float[Array, ""], Float[Array, ""]]:
