@@ -22,7 +22,7 @@ from jaxtyping import install_import_hook
 install_import_hook("sidestep", "shapes.check")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # optax mixes its integer counter with floats here; every other line of what we run is strict.
-PROMOTION = "standard"
+PROMOTION = "strict"
 jax.config.update("jax_numpy_dtype_promotion", PROMOTION)
 optax.tree.bias_correction = jax.numpy_dtype_promotion("standard")(optax.tree.bias_correction)
 

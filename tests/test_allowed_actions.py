@@ -333,6 +333,7 @@ def test_gradient_through_the_projection(folder, name):
             assert np.abs(gradient).max() > 0.1
 
 
+@pytest.mark.mixes_types("pow[x, 2] of its text: JAX differentiates it by promoting the exponent")
 def test_a_linear_precondition_leaves_the_model_differentiable(folder, key):
     model = model_of(folder, FLOW.format(preconditions=LINEAR), "exact")
     said = {f.what: f for f in check_model(model, key, lambda: load_model(f"{folder / 'exact'}.rddl", double=True))}

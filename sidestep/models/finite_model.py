@@ -132,7 +132,7 @@ def _step_backward(model: FiniteModel, here: tuple[Array, Array], cotangents: St
     """
     values, action = here
     state_gradient, reward_gradient, _ = cotangents
-    state, choices = jnp.sum(values * model._strides), model.spec.action.size
+    state, choices = jnp.sum(values * model._strides, dtype=np.int32), model.spec.action.size
     changed = state + (model._value - values[model._factor]) * model._strides[model._factor]  # s[f := i], an entry each
     changed = jnp.where(_read(jnp.asarray(model._possible), changed), changed, state)
     pairs = jnp.concatenate([changed * choices + action, state * choices + jnp.arange(choices, dtype=np.int32)])
