@@ -75,13 +75,13 @@ class Variable:
             raise InputError(f"variable '{self.name}' must have 1 to {MOST_ENTRIES:,} entries, not {self.size!r}")
         if self.labels and len(self.labels) != self.size:
             raise InputError(
-                f"variable '{self.name}' has {self.size} entries but {len(self.labels)} labels; give one label an entry"
+                f"variable '{self.name}' has {self.size} entries but {len(self.labels)} labels; one is needed per entry"
             )
         for bound in (self.low, self.high, self.default):
             if np.shape(bound) not in ((), (self.size,)):
                 raise InputError(
                     f"variable '{self.name}' has {self.size} entries but a bound of shape {np.shape(bound)}; "
-                    "a bound is one number or one number an entry"
+                    "a bound is one number, or one number per entry"
                 )
             if np.asarray(bound).dtype.kind not in "biuf" or np.isnan(bound).any():
                 raise InputError(f"variable '{self.name}' has the bound or default {bound!r}, which is not a number")
@@ -106,7 +106,7 @@ class Space:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """One name an entry: `temp[r2]`, or the variable's own name when it has one entry and no label."""
+        """One name per entry: `temp[r2]`, or the variable's own name when it has one entry and no label."""
         names: list[str] = []
         for variable in self.variables:
             if variable.size == 1 and not variable.labels:

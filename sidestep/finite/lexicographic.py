@@ -16,7 +16,7 @@ LEEWAY = 1e-7  # what the second program may lose of the first: more than the so
 def lexicographic(finite: FinitePart, penalty: np.ndarray, *, slack: float, discount: float = 1.0) -> Values:
     """The policy that pays the least penalty (N, A) among the actions with Q(s, a) >= V(s) - slack.
 
-    Its return is at least V - slack / (1 - discount); with discount 1 it loses at most `slack` a step. The values
+    Its return is at least V - slack / (1 - discount); with discount 1 it loses at most `slack` per step. The values
     returned are those of the reward among the actions left.
     """
     reward = value_iteration(finite, discount=discount)

@@ -1,7 +1,7 @@
 """The constrained optimum of a finite model as a linear program over occupancy measures.
 
     maximise    sum_{s,a} mu(s, a) R(s, a)
-    subject to  sum_a mu(s, a) - discount * sum_{s',a'} P(s | s', a') mu(s', a') = start(s)   for s that is no end
+    subject to  sum_a mu(s, a) - discount * sum_{s',a'} P(s | s', a') mu(s', a') = start(s)   for s not absorbing
                 sum_{s,a} mu(s, a) c_i(s, a) <= d_i                                           for each constraint i
                 mu >= 0
 

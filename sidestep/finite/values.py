@@ -77,8 +77,8 @@ def evaluate(
 ) -> np.ndarray:
     """The values V = R_pi + discount * P_pi V of a policy (N, A), for the model's reward or any such table (N, A).
 
-    With discount 1 a policy may stay for ever among states that are no end: that is worth 0 where nothing is paid
-    there, else -inf, inf, or nan when both signs are paid; and so from every state that may lead there.
+    With discount 1 a policy may stay for ever among states that are not absorbing: that is worth 0 where nothing is
+    paid there, else -inf, inf, or nan when both signs are paid; and so from every state that may lead there.
     """
     matrix = policy_matrix(finite, policy)
     paid = np.sum(policy * (finite.reward if reward is None else reward), axis=1)

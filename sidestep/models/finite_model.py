@@ -174,7 +174,9 @@ def _check_table(finite: FinitePart, spec: Spec, encoding: np.ndarray) -> None:
             f"{finite.probability.shape}"
         )
     if not np.array_equal(finite.encoding, encoding):
-        raise InputError(f"model '{spec.name}': the encoding must be that of product_encoding, a state a combination")
+        raise InputError(
+            f"model '{spec.name}': the encoding must be that of product_encoding, one state per combination"
+        )
     if finite.successor.min() < 0 or finite.successor.max() >= len(encoding):
         raise InputError(f"model '{spec.name}': a successor lies outside 0 .. {len(encoding) - 1}")
     for what, rows in (("probabilities of a pair", finite.probability), ("start probabilities", finite.start)):

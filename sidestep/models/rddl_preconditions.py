@@ -37,7 +37,7 @@ class Preconditions:
     def __init__(
         self, compiler: JaxRDDLCompiler, action: Space, fixed: Values, as_fluents: Callable[[Array], Values]
     ) -> None:
-        """`fixed` are the values of all that is no state; `as_fluents` turns an action vector into fluents."""
+        """`fixed` are the values of all that is not state; `as_fluents` turns an action vector into fluents."""
         self.compiler, self.rddl, self.space = compiler, compiler.rddl, action
         self._fluents, self._non_fluents = compiler.split_fluent_nonfluent(fixed)
         self._as_fluents = as_fluents

@@ -68,7 +68,7 @@ class _Parser(RDDLParser):
 
 @cache
 def _parser() -> _Parser:
-    """The grammar's tables take a second to build; once a process is enough."""
+    """The grammar's tables take a second to build; once per process is enough."""
     parser = _Parser(lexer=None, verbose=False)
     parser.build(start="rddl", debug=False, write_tables=False, errorlog=NullLogger())
     return parser

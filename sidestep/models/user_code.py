@@ -10,7 +10,7 @@ from sidestep.core.errors import InputError
 
 FILES: set[str] = set()  # that were run in this process because a user named them
 
-FAULTS = (Exception, SystemExit)  # what a user's code may raise; Ctrl-C is no fault of it
+FAULTS = (Exception, SystemExit)  # what a user's code may raise; Ctrl-C is not its fault
 
 
 def users_line(error: BaseException) -> str | None:

@@ -21,7 +21,7 @@ from sidestep.core.model import AnyArray, Model, Policy, Variable, allowed_of, w
 from sidestep.safety.base import SafetyModel
 
 Squash = Literal["tanh", "clip"]
-LARGEST_CHOICE = 256  # an integer action with more values than this is no choice any more
+LARGEST_CHOICE = 256  # an integer action with more values than this is not a choice any more
 
 
 class Network(eqx.Module):
