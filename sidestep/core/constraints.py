@@ -119,7 +119,7 @@ class Constraint:
 
 def cost_matrix(constraints: Sequence[Constraint]) -> "np.ndarray":
     """(constraint, category): the cost of each category for each constraint."""
-    import numpy as np
+    import numpy as np  # the command line reads this file for --help
 
     return np.array([constraint.cost_weights for constraint in constraints], np.float32)
 

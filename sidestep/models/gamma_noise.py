@@ -13,6 +13,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import gammainccinv, gammaincinv, gammaln, ndtr
 
 REACH = 8.0  # P(|z| > 8) is 1e-15
 PIECES = 512  # log x is then off by less than 2e-8 at shape 0.05 and by less than 1e-9 from shape 1 on
@@ -39,8 +40,6 @@ def gamma_from_normal(
 
 def _cubic_pieces(shapes: Float[np.ndarray, " shape"]) -> Float[np.ndarray, "shape piece 4"]:
     """Coefficients of log x in powers of t in [0, 1], matching value and slope at both ends of each piece."""
-    from scipy.special import gammainccinv, gammaincinv, gammaln, ndtr
-
     z, a = np.linspace(-REACH, REACH, PIECES + 1)[None, :], shapes[:, None]
     with np.errstate(all="ignore"):
         log_x = np.log(np.where(z < 0, gammaincinv(a, ndtr(z)), gammainccinv(a, ndtr(-z))))
