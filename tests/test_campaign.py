@@ -13,9 +13,8 @@ from sidestep.campaign.choice import believed_costs, challenger, favourite, opti
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.evidence import best_harmless, varied
 from sidestep.campaign.records import Candidate
-from sidestep.campaign.schedule import certifiable, certifiable_costs, select_starts, tolerance_schedule
+from sidestep.campaign.schedule import SLOTS, certifiable, certifiable_costs, tolerance_schedule
 from sidestep.campaign.setting import Setting
-from sidestep.campaign.table_bank import TESTS, PairHazards, TableBank
 from sidestep.certification.bounds import CERTIFYING
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.errors import InputError, LabelsNeeded
@@ -28,8 +27,10 @@ from sidestep.labels.rules import Rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
 from sidestep.models.domains.driving.model import Driving
+from sidestep.planning.bank import select_starts
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.methods import Pathwise
+from sidestep.planning.table_bank import TESTS, PairHazards, TableBank
 from sidestep.policies.networks import make_policy, with_memory
 from sidestep.runs.folder import Run
 from sidestep.safety.base import predict
@@ -79,7 +80,7 @@ class TestTableBank:
     def climb(self, tolerances):
         sizes = self.model.spec.state.size, self.model.spec.action.size, 2
         safety = make_safety("share", *sizes, key=jax.random.key(1), members=2, hidden=(16,))
-        ladder = TableBank(self.model, self.constraints, jax.random.key(0))
+        ladder = TableBank(self.model, self.constraints, SLOTS, jax.random.key(0))
         rows = ladder.advance(0, safety, np.array(tolerances)[:, None], lost=False)
         least = PairHazards(self.model, self.constraints, safety).least()
         costs = np.array([row["mean_costs"][0] for row in rows])

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 import sidestep
-from sidestep.campaign.bank import GradientBank
-from sidestep.campaign.config import POLISH_TEST, CampaignConfig
-from sidestep.campaign.schedule import SLOTS, mendable
+from sidestep.campaign.schedule import SLOTS
 from sidestep.cli.main import main
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.errors import InputError
 from sidestep.core.model import Space, Spec, Variable
 from sidestep.labels.store import single_steps
 from sidestep.models.domains.driving.model import Driving
+from sidestep.planning.bank import BankSchedule, GradientBank, mendable
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner, balanced, split
 from sidestep.planning.methods import PID, PPO, Exact, LogAdam, Pathwise, Projected, Relative, Search
@@ -173,8 +172,10 @@ def test_a_piecewise_constant_reward_is_planned_without_derivatives():
 
 def test_a_bank_that_is_lost_searches_again(walk_safety):
     constraints = parse_constraints(["dry>=0.9"], SCALE)
-    campaign = CampaignConfig(rounds=4, round_epochs=20, searching_rounds=1, polish_epochs=POLISH_TEST)
-    bank = GradientBank(Walk(), constraints, SMALL, campaign, walk_safety, jax.random.key(6), None)
+    schedule = BankSchedule(
+        SLOTS, rounds=4, searching_rounds=1, round_epochs=20, polish_epochs=100, polish_test=100, least_rate=0.1
+    )
+    bank = GradientBank(Walk(), constraints, SMALL, schedule, walk_safety, jax.random.key(6), None)
     free = np.ones((SLOTS, 1))
     wet = [row["mean_costs"][0] for row in bank.advance(0, walk_safety, free, lost=False)]
     assert min(wet) > 0.5, "nothing holds these policies back"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sidestep.core.errors import InputError
 from sidestep.core.options import check_ranges, option, place_of
@@ -92,13 +92,14 @@ _IDLE_CAMPAIGN: dict[str, tuple[str, ...]] = {
 _OF_PAIRS = ("labels", "rollouts", "confidence")
 
 
-def refuse_idle(kind: Kind, campaign: Iterable[str], planning: Mapping[str, Any]) -> None:
+def refuse_idle(kind: Kind, campaign: Iterable[str], planning: Mapping[str, object]) -> None:
     """Refuse options, by name, that would do nothing in this kind of campaign."""
     for name in planning:
         reason = _IDLE_PLANNING.get(kind, {}).get(name) if kind in _IDLE_PLANNING else _WITHOUT_NETWORK
         if reason:
             raise InputError(f"has no effect here: {reason}; leave it out", place=place_of(name))
-    if kind == "networks" and planning.get("learning_rate_end", 1.0) < LAST_ROUNDS:
+    rate = planning.get("learning_rate_end", 1.0)
+    if kind == "networks" and isinstance(rate, float) and rate < LAST_ROUNDS:
         raise InputError(
             f"must be at least {LAST_ROUNDS} in a campaign, whose last rounds still learn",
             place=place_of("learning_rate_end"),

@@ -10,27 +10,29 @@ would be allowed more only where something was labelled harmful. Few of all pair
 """
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from sidestep.campaign.evidence import Evidence
 from sidestep.campaign.records import Candidate, State
 from sidestep.campaign.schedule import certifiable_costs
 from sidestep.campaign.setting import Question, Setting
 from sidestep.core.errors import Infeasible
-from sidestep.core.model import finite_part
+from sidestep.core.model import is_finite
 from sidestep.finite.graph import reachable
 from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
+from sidestep.planning.bank import BankPolicy
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.policies.files import load_policy
+from sidestep.policies.networks import NetworkPolicy
 from sidestep.runs.records import Round
 from sidestep.safety.base import SafetyModel
-from sidestep.safety.config import fit_settings
+from sidestep.safety.config import FitConfig, fit_settings
 from sidestep.safety.fit import fit
 from sidestep.safety.io import load_safety, make_safety, save_safety
 
@@ -43,16 +45,15 @@ ANSWER = "policy.safetensors"
 class PairStrategy:
     """Rounds of solving the linear program under the labels so far, and asking about what its optimum visits."""
 
-    arrays: Any = ()
+    arrays: PyTree = ()
     verifies = False
 
     def __init__(self, setting: Setting) -> None:
         """With the method `gradient` a network is trained by exact gradients; else the optimum is a table."""
         self.setting = setting
-        self.model: Any = setting.model
-        finite = finite_part(setting.model)
-        assert finite is not None, "single steps are labelled on finite models only"
-        self.pairs = jax.tree.map(np.asarray, all_pairs(finite))
+        assert is_finite(setting.model), "single steps are labelled on finite models only"
+        self.model = setting.model
+        self.pairs = jax.tree.map(np.asarray, all_pairs(self.model.finite))
 
     def prepare(self) -> None:
         """A linear program compiles nothing."""
@@ -78,14 +79,14 @@ class PairStrategy:
         """The optimum as a table, or as a network that was trained on the learned costs."""
         category = self._categories(evidence)
         optimum = self._optimum(category)
-        policy: Any = TabularPolicy(jnp.asarray(optimum.policy, float), self.model)
+        policy: BankPolicy = TabularPolicy(jnp.asarray(optimum.policy, float), self.model)
         if self._network:
             policy = self._trained(optimum, category)
         self.setting.keep(ANSWER, policy)
         costs = tuple(float(value) for value in optimum.constraint_values)
         return replace(state, candidates=(Candidate(ANSWER, optimum.value, costs),))
 
-    def policy_of(self, candidate: Candidate) -> Any:
+    def policy_of(self, candidate: Candidate) -> BankPolicy:
         file = self.setting.run.path / "safety.safetensors"
         safety = load_safety(file) if file.is_file() else None
         return load_policy(self.setting.run.path / candidate.file, self.model, safety)
@@ -117,7 +118,7 @@ class PairStrategy:
         order = np.asarray(jax.random.permutation(self.setting.key(SPREADING), len(candidates)))
         return [self._question(candidates[order[:left]])] if len(candidates) else []
 
-    def _trained(self, optimum: Optimum, category: np.ndarray) -> Any:
+    def _trained(self, optimum: Optimum, category: np.ndarray) -> NetworkPolicy:
         """A network trained on the learned costs, which may cost what the optimum costs."""
         setting, spec = self.setting, self.model.spec
         setting.show("fitting", None)
@@ -153,6 +154,6 @@ class PairStrategy:
         return category
 
 
-def pair_fit() -> Any:
+def pair_fit() -> FitConfig:
     """Pairs carry no noise: the fit may be as close as it gets, and holds nothing out."""
     return replace(fit_settings("markov"), held_out=0.0, steps=4000, learning_rate=1e-2, patience=0)

@@ -1,15 +1,13 @@
 """What a round asks: plain rollouts of every policy of the bank, and others around them that teach the most."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import numpy as np
 
-from sidestep.campaign.bank import PolicyBank
 from sidestep.campaign.schedule import SLOTS
 from sidestep.core.model import Model, Trajectory, require_finite, rollout
 from sidestep.labels.collect import explore, explorers
+from sidestep.planning.bank import BankPolicy, PolicyBank
 from sidestep.planning.diversity import elites
 from sidestep.runtime.compilation import jit_fast_compile
 from sidestep.safety.base import SafetyModel
@@ -54,7 +52,7 @@ def round_questions(
     return [jax.tree.map(lambda leaf, i=i: leaf[i], means) for i in range(SLOTS)], others
 
 
-def plain_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
+def plain_rollouts(model: Model, policies: BankPolicy, count: int, key: jax.Array) -> Trajectory:
     """`count` rollouts of each policy of a stack by its mean action."""
     found = jax.tree.map(np.asarray, _stacked_rollouts(model, policies.mean(), count, key))
     require_finite(model.spec, _flat(found))
@@ -67,6 +65,6 @@ def _flat(stacked: Trajectory) -> Trajectory:
 
 
 @jit_fast_compile
-def _stacked_rollouts(model: Model, policies: Any, count: int, key: jax.Array) -> Trajectory:
+def _stacked_rollouts(model: Model, policies: BankPolicy, count: int, key: jax.Array) -> Trajectory:
     keys = jax.random.split(key, len(jax.tree.leaves(policies)[0]))
     return eqx.filter_vmap(lambda policy, own: rollout(model, policy, own, count))(policies, keys)

@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from sidestep.core.errors import InputError
 from sidestep.core.records import from_json
 from sidestep.runs.records import Round
+from sidestep.runtime.files import Json
 
 Stage = Literal["explore", "round", "polish", "verify", "certify"]
 
@@ -57,7 +58,7 @@ class State:
         return replace(self, asked=(*self.asked, Group(tuple(ids), self.round, slot, candidate)))
 
 
-def read_state(data: Any, constraints: int, place: str) -> State:
+def read_state(data: Json, constraints: int, place: str) -> State:
     """The state in a checkpoint; refused where no campaign with so many constraints could have left it."""
     if isinstance(data, dict) and "gaps" in data:
         raise InputError("an earlier version began this campaign; finish it with that one, or begin anew", place=place)

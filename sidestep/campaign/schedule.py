@@ -57,21 +57,3 @@ def tolerance_schedule(
     wide = tolerance[None, :] ** np.array(WIDE)[:, None]
     narrow = np.array(NARROW)[:, None] * aims[None, :] / optimism
     return wide ** (1.0 - min(progress / CLOSING, 1.0)) * narrow ** min(progress / CLOSING, 1.0)
-
-
-def select_starts(
-    returns: Float[np.ndarray, " policy"],
-    costs: Float[np.ndarray, "policy constraint"],
-    tolerances: Float[np.ndarray, "slot constraint"],
-) -> np.ndarray:
-    """For every slot the policy to go on from: the highest return where planning can still mend the cost."""
-    picks = []
-    for tolerance in tolerances:
-        excess = np.max(np.maximum(costs - mendable(tolerance)[None, :], 0.0), axis=1)
-        picks.append(np.lexsort((-returns, excess))[0])
-    return np.array(picks)
-
-
-def mendable(tolerances: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """The cost up to which planning is expected to mend a policy, and above which it has lost its way."""
-    return 3.0 * np.maximum(tolerances, 0.02)

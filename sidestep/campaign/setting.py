@@ -3,24 +3,28 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
+from jaxtyping import PyTree
 
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.evidence import Evidence
 from sidestep.campaign.records import Candidate, State
+from sidestep.certification.records import Audit
 from sidestep.core.constraints import Constraint
 from sidestep.core.model import Model, Trajectory
 from sidestep.labels.experts import Expert
 from sidestep.labels.store import Store
+from sidestep.planning.bank import BankPolicy
 from sidestep.planning.config import PlanConfig
 from sidestep.policies.files import save_policy
 from sidestep.runs.folder import Run
+from sidestep.runs.records import Round
 
 CAMPAIGN = 0xCA49  # folded into a seed's key: its random numbers never meet those of certification
 
-Show = Callable[[str, Any], None]  # what is going on, in a word, and its record where there is one
+Show = Callable[[str, Round | Audit | None], None]  # what is going on, in a word, and its record where there is one
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Setting:
     def key(self, stream: int) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), CAMPAIGN), stream)
 
-    def keep(self, file: str, policy: Any) -> Path:
+    def keep(self, file: str, policy: BankPolicy) -> Path:
         """Write a policy into the run's folder."""
         target = self.run.target(file)
         save_policy(target, policy, self.reference)
@@ -60,7 +64,7 @@ class Question(NamedTuple):
 class Strategy(Protocol):
     """How a campaign learns, plans and asks: about whole trajectories, or about single steps."""
 
-    arrays: Any  # a pytree: what a checkpoint holds beside the state
+    arrays: PyTree  # what a checkpoint holds beside the state
     verifies: bool  # whether costs of candidates are predicted, so that labels of their own are worth having
 
     def prepare(self) -> None:
@@ -79,4 +83,4 @@ class Strategy(Protocol):
         """The last planning: the state with all candidates."""
         ...
 
-    def policy_of(self, candidate: Candidate) -> Any: ...
+    def policy_of(self, candidate: Candidate) -> BankPolicy: ...

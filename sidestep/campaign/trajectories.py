@@ -2,21 +2,22 @@
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
-from sidestep.campaign.bank import GradientBank, PolicyBank
+from sidestep.campaign.config import LAST_ROUNDS, POLISH_TEST
 from sidestep.campaign.evidence import SHOWN, Evidence, varied
 from sidestep.campaign.queries import first_questions, round_questions
 from sidestep.campaign.records import Candidate, Stage, State
-from sidestep.campaign.schedule import SLOTS, certifiable_costs, mendable, tolerance_schedule
+from sidestep.campaign.schedule import SLOTS, certifiable_costs, tolerance_schedule
 from sidestep.campaign.setting import Question, Setting
-from sidestep.campaign.table_bank import TableBank
+from sidestep.core.model import is_finite
+from sidestep.planning.bank import BankPolicy, BankSchedule, GradientBank, PolicyBank, mendable
 from sidestep.planning.methods import Exact
 from sidestep.planning.plan import Row
+from sidestep.planning.table_bank import TableBank
 from sidestep.policies.files import load_policy
 from sidestep.runs.records import Round, Slot
 from sidestep.safety.config import fit_settings
@@ -39,23 +40,33 @@ class TrajectoryStrategy:
         exact = isinstance(setting.planning.reward, Exact)
         sizes = model.spec.state.size, model.spec.action.size, len(setting.store.scale)
         kind, shape = ("share", {"hidden": (64, 64)}) if exact else ("hazard", {"units": config.units})
-        self.unfitted: Any = make_safety(kind, *sizes, key=setting.key(FITTING), members=config.members, **shape)
+        self.unfitted = make_safety(kind, *sizes, key=setting.key(FITTING), members=config.members, **shape)
         self.safety = self.unfitted
         self.aims = certifiable_costs(setting.constraints, config.rollouts, config.confidence)
         key = setting.key(PLANNING)
         self.bank: PolicyBank
         if exact:
-            self.bank = TableBank(model, setting.constraints, key)
+            assert is_finite(model), "exact methods are for finite models"
+            self.bank = TableBank(model, setting.constraints, SLOTS, key)
         else:
             truth = setting.expert.label if setting.expert.jittable else None  # for the log alone
-            self.bank = GradientBank(model, setting.constraints, setting.planning, config, self.safety, key, truth)
+            schedule = BankSchedule(
+                SLOTS,
+                config.rounds,
+                config.searching_rounds,
+                config.round_epochs,
+                config.polish_epochs,
+                POLISH_TEST,
+                LAST_ROUNDS,
+            )
+            self.bank = GradientBank(model, setting.constraints, setting.planning, schedule, self.safety, key, truth)
 
     @property
-    def arrays(self) -> Any:
+    def arrays(self) -> PyTree:
         return self.bank.state, self.safety
 
     @arrays.setter
-    def arrays(self, saved: Any) -> None:
+    def arrays(self, saved: PyTree) -> None:
         self.bank.state, self.safety = saved
 
     def prepare(self) -> None:
@@ -107,7 +118,7 @@ class TrajectoryStrategy:
         save_safety(target, self.safety, store.scale, [*spec.state.names, *spec.action.names], about)
         return replace(state, candidates=tuple(candidates), rounds=(*state.rounds, done))
 
-    def policy_of(self, candidate: Candidate) -> Any:
+    def policy_of(self, candidate: Candidate) -> BankPolicy:
         return load_policy(self.setting.run.path / candidate.file, self.setting.model, self.safety)
 
     def _fit(self, state: State, evidence: Evidence) -> tuple[State, FitReport, Float[np.ndarray, "slot constraint"]]:
@@ -189,7 +200,7 @@ def _candidate(file: str, row: Row) -> Candidate:
     return Candidate(file, row["mean_return"], tuple(row["mean_costs"]), row["mean_return_deviation"])
 
 
-def _of(policies: Any, slot: int) -> Any:
+def _of(policies: BankPolicy, slot: int) -> BankPolicy:
     return jax.tree.map(lambda leaf: leaf[slot], policies)
 
 

@@ -1,31 +1,31 @@
 """A bank of policies, each planned at a tolerance of its own, which goes on from round to round.
 
 `GradientBank` trains networks by gradients; `TableBank` (`table_bank.py`) solves a finite model exactly. A campaign
-sees no difference.
+sees no difference. A slot is one of the bank's policies, with its tolerance.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import ArrayLike, Float, PRNGKeyArray, PyTree
 
-from sidestep.campaign.config import LAST_ROUNDS, POLISH_TEST, CampaignConfig
-from sidestep.campaign.schedule import SLOTS, select_starts
 from sidestep.core.constraints import Constraint
-from sidestep.core.model import Model
+from sidestep.core.model import Model, Trajectory
+from sidestep.finite.tabular import TabularPolicy
 from sidestep.planning.config import PlanConfig
+from sidestep.planning.learner import Learner
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, Row, retarget
-from sidestep.policies.networks import with_memory
+from sidestep.policies.networks import NetworkPolicy, with_memory
 from sidestep.runtime.parallel import picked
 from sidestep.safety.base import SafetyModel
 
-POLISH: dict[str, Any] = {
+POLISH: dict[str, str | int | float] = {
     "observe": "memory",
     "batch": 200,
     "learning_rate_end": 0.02,
@@ -37,14 +37,30 @@ POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usu
 POPULATION = 1000  # of the search in a round
 
 
+BankPolicy = NetworkPolicy | TabularPolicy
+
+
+@dataclass(frozen=True)
+class BankSchedule:
+    """How long a bank trains its policies."""
+
+    slots: int
+    rounds: int
+    searching_rounds: int  # rounds that begin with a fresh search
+    round_epochs: int
+    polish_epochs: int
+    polish_test: int  # epochs between two tests of the last planning
+    least_rate: float  # share of the step size that is left in the last round
+
+
 class PolicyBank(Protocol):
     """What a campaign needs of a planner."""
 
-    state: Any  # a pytree: what a checkpoint holds
+    state: PyTree  # what a checkpoint holds
     kind: str  # of safety model
 
     @property
-    def policies(self) -> Any:
+    def policies(self) -> BankPolicy:
         """A stack of policies, the strictest first."""
         ...
 
@@ -63,15 +79,15 @@ class PolicyBank(Protocol):
 
     def polish(
         self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
-    ) -> Iterator[tuple[list[Row], Any]]:
+    ) -> Iterator[tuple[list[Row], BankPolicy]]:
         """The last planning, against the final safety model: at every test, rows and the stack of policies."""
         ...
 
-    def predict(self, policies: Any, safety: SafetyModel) -> list[Row]:
+    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[Row]:
         """Figures of a stack of earlier policies by this safety model."""
         ...
 
-    def noisy(self, noise: float) -> Any:
+    def noisy(self, noise: float) -> BankPolicy:
         """The stack of policies with so much noise on their actions."""
         ...
 
@@ -86,29 +102,29 @@ class GradientBank:
         model: Model,
         constraints: tuple[Constraint, ...],
         planning: PlanConfig,
-        campaign: CampaignConfig,
+        schedule: BankSchedule,
         safety: SafetyModel,
-        key: jax.Array,
-        label: Any,
+        key: PRNGKeyArray,
+        label: Callable[[Trajectory], ArrayLike] | None,
     ) -> None:
-        self.rounds, self.searching_rounds = campaign.rounds, campaign.searching_rounds
+        self.schedule = schedule
         self.config = config = replace(
             planning,
-            epochs=campaign.round_epochs * (campaign.rounds + 1),
-            test_every=campaign.round_epochs,
+            epochs=schedule.round_epochs * (schedule.rounds + 1),
+            test_every=schedule.round_epochs,
             search=planning.search and replace(planning.search, population=POPULATION),
-            learning_rate_end=max(planning.learning_rate_end, LAST_ROUNDS),
+            learning_rate_end=max(planning.learning_rate_end, schedule.least_rate),
         )
         self.planner = Planner(model, safety, constraints, config, label, quick_compile=True)
         rate = POLISH_RATE * config.learning_rate
-        epochs = campaign.polish_epochs
-        last = with_options(config, {**POLISH, "learning_rate": rate, "epochs": epochs, "test_every": POLISH_TEST})
+        changes = {"learning_rate": rate, "epochs": schedule.polish_epochs, "test_every": schedule.polish_test}
+        last = with_options(config, {**POLISH, **changes})
         self.polisher = Planner(model, safety, constraints, last, label)
-        self.keys = jax.random.split(key, SLOTS)
-        self.state: Any = self.planner.start(self.keys, search=False).learners
+        self.keys = jax.random.split(key, schedule.slots)
+        self.state = self.planner.start(self.keys, search=False).learners
 
     @property
-    def policies(self) -> Any:
+    def policies(self) -> NetworkPolicy:
         return self.state.policy
 
     def prepare(self) -> None:
@@ -120,23 +136,23 @@ class GradientBank:
     def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[Row]:
         self.planner.set_safety_model(safety)
         learners = self._select_starts(number, tolerances, lost)
-        state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
+        state = PlannerState(learners, learners.policy, jnp.full(self.schedule.slots, -jnp.inf, float))
         state, rows = self.planner.advance(state)
         self.state = state.learners
         return rows
 
-    def polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
+    def polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], BankPolicy]]:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
         self.polisher.set_safety_model(safety)
-        before = self._select_starts(self.rounds, tolerances, lost) if lost else self.state
+        before = self._select_starts(self.schedule.rounds, tolerances, lost) if lost else self.state
         learners = self._remembering(before, safety, tolerances)
-        state = PlannerState(learners, learners.policy, jnp.full(SLOTS, -jnp.inf, float))
+        state = PlannerState(learners, learners.policy, jnp.full(self.schedule.slots, -jnp.inf, float))
         for state, rows in self.polisher.run(state):  # noqa: B020 (each state follows from the one before)
             yield rows, state.learners.policy
 
-    def _remembering(self, before: Any, safety: SafetyModel, tolerances: np.ndarray) -> Any:
+    def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""
         policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(before.policy)
         first = jax.tree.map(lambda leaf: leaf[0], policies)
@@ -144,7 +160,8 @@ class GradientBank:
         multipliers = replace(learners.multipliers, value=before.multipliers.value)
         return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
 
-    def predict(self, policies: Any, safety: SafetyModel) -> list[Row]:
+    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[Row]:
+        assert isinstance(policies, NetworkPolicy)
         self.planner.set_safety_model(safety)
         mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
         return [
@@ -153,28 +170,46 @@ class GradientBank:
                 "mean_return_deviation": float(mean["return_deviation"][slot]),
                 "mean_costs": mean["costs"][slot].tolist(),
             }
-            for slot in range(SLOTS)
+            for slot in range(self.schedule.slots)
         ]
 
-    def noisy(self, noise: float) -> Any:
+    def noisy(self, noise: float) -> NetworkPolicy:
         return replace(self.policies, log_std=jnp.full_like(self.policies.log_std, jnp.log(noise)))
 
-    def _select_starts(self, number: int, tolerances: np.ndarray, lost: bool) -> Any:
+    def _select_starts(self, number: int, tolerances: np.ndarray, lost: bool) -> Learner:
         """Each slot's learner goes on from the best policy for its tolerance, freshly searched or old.
 
         Where a safety model sees nothing but harm its gradient leads nowhere, and a policy that got there stays: then
         the search, which needs no gradient, is due again.
         """
         learners = [self.state] if number else []
-        if number < self.searching_rounds or lost:
+        if number < self.schedule.searching_rounds or lost:
             keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
             fresh = self.planner.start(keys, tolerances=tolerances).learners
             learners.append(replace(fresh, epoch=jnp.full_like(fresh.epoch, number * self.config.test_every)))
         stacked = learners[0]
-        if number <= self.rounds // 2 or lost:
+        if number <= self.schedule.rounds // 2 or lost:
             tests = [self.planner.test(group)["mean"] for group in learners]
             returns = np.concatenate([np.asarray(test["return"]) for test in tests])
             costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
             picks = select_starts(returns, costs, tolerances)
             stacked = picked(learners, picks)
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
+
+
+def select_starts(
+    returns: Float[np.ndarray, " policy"],
+    costs: Float[np.ndarray, "policy constraint"],
+    tolerances: Float[np.ndarray, "slot constraint"],
+) -> np.ndarray:
+    """For every slot the policy to go on from: the highest return where planning can still mend the cost."""
+    picks = []
+    for tolerance in tolerances:
+        excess = np.max(np.maximum(costs - mendable(tolerance)[None, :], 0.0), axis=1)
+        picks.append(np.lexsort((-returns, excess))[0])
+    return np.array(picks)
+
+
+def mendable(tolerances: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """The cost up to which planning is expected to mend a policy, and above which it has lost its way."""
+    return 3.0 * np.maximum(tolerances, 0.02)

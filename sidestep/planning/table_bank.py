@@ -1,26 +1,25 @@
 """The bank of policies of a finite model: every slot is the optimum of a linear program."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from sidestep.campaign.schedule import SLOTS
 from sidestep.core.constraints import Constraint, cost_matrix
 from sidestep.core.errors import InputError
-from sidestep.core.model import rollout
+from sidestep.core.model import FiniteModel, rollout
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
+from sidestep.planning.bank import BankPolicy
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Row
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.ensemble import members_of
-from sidestep.safety.share import ShareModel
+from sidestep.safety.share import ShareModel, Steps
 
 TESTS = 500  # rollouts on which a policy is predicted
 SURE = 0.999  # the largest tolerance that still limits anything
@@ -41,13 +40,13 @@ class TableBank:
 
     kind = "share"
 
-    def __init__(self, model: Any, constraints: tuple[Constraint, ...], key: jax.Array) -> None:
-        self.model, self.constraints, self.key = model, constraints, key
+    def __init__(self, model: FiniteModel, constraints: tuple[Constraint, ...], slots: int, key: PRNGKeyArray) -> None:
+        self.model, self.constraints, self.slots, self.key = model, constraints, slots, key
         best = value_iteration(model.finite, model.finite.reward, discount=1.0).policy
-        self.state: Any = jnp.asarray(np.stack([best] * SLOTS), float)
+        self.state = jnp.asarray(np.stack([best] * slots), float)
 
     @property
-    def policies(self) -> Any:
+    def policies(self) -> TabularPolicy:
         return TabularPolicy(self.state, self.model)
 
     def prepare(self) -> None:
@@ -66,7 +65,7 @@ class TableBank:
             for slot, row in enumerate(rows)
         ]
 
-    def predict(self, policies: Any, safety: SafetyModel) -> list[Row]:
+    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[Row]:
         returns, deviations, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
         costs = shares @ cost_matrix(self.constraints).T
         return [
@@ -76,7 +75,7 @@ class TableBank:
                 "mean_costs": costs[slot].tolist(),
                 "mean_predicted": shares[slot].tolist(),
             }
-            for slot in range(SLOTS)
+            for slot in range(self.slots)
         ]
 
     def _bank(self, safety: SafetyModel, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
@@ -86,12 +85,12 @@ class TableBank:
         slot then shows what safety looks like, at any price, and the others what it costs.
         """
         pairs = PairHazards(self.model, self.constraints, safety)
-        policies = np.stack([pairs.least()] * SLOTS)
+        policies = np.stack([pairs.least()] * self.slots)
         rows = self._predicted(policies, safety)
         raised = max(1.0, float(np.max(np.asarray(rows[0]["mean_costs"]) / tolerances[0])))
         tolerances = np.minimum(raised * tolerances, SURE)
-        low, high = (np.full(SLOTS, np.log(end)) for end in REACH)
-        middle = np.zeros(SLOTS)
+        low, high = (np.full(self.slots, np.log(end)) for end in REACH)
+        middle = np.zeros(self.slots)
         for _ in range(HALVINGS):
             found = [pairs.optimum(row, factor) for row, factor in zip(tolerances, np.exp(middle), strict=True)]
             tried = np.stack([policy if new is None else new for new, policy in zip(found, policies, strict=True)])
@@ -109,11 +108,13 @@ class TableBank:
     def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[Row]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
-    def polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], Any]]:
+    def polish(
+        self, safety: SafetyModel, tolerances: np.ndarray, lost: bool
+    ) -> Iterator[tuple[list[Row], TabularPolicy]]:
         """An optimum needs no polish."""
         yield self.advance(0, safety, tolerances, lost), self.policies
 
-    def noisy(self, noise: float) -> Any:
+    def noisy(self, noise: float) -> TabularPolicy:
         uniform = 1.0 / self.state.shape[-1]
         return TabularPolicy((1.0 - noise) * self.state + noise * uniform, self.model)
 
@@ -121,7 +122,7 @@ class TableBank:
 class PairHazards:
     """What each constraint costs at every pair of a finite model: hazards of members of a share model, as tables."""
 
-    def __init__(self, model: Any, constraints: tuple[Constraint, ...], safety: SafetyModel) -> None:
+    def __init__(self, model: FiniteModel, constraints: tuple[Constraint, ...], safety: SafetyModel) -> None:
         self.finite, self.names = model.finite, [constraint.text for constraint in constraints]
         members = members_of(safety, ShareModel)
         first = np.array([constraint.cost_weights.index(1) - 1 for constraint in constraints])
@@ -152,13 +153,15 @@ class PairHazards:
 
 
 @eqx.filter_jit
-def _of_pairs(model: Any, member: Any) -> Any:
+def _of_pairs(model: FiniteModel, member: ShareModel) -> Steps:
     pairs = all_pairs(model.finite)
     return member.steps(pairs.states[:, 0], pairs.actions[:, 0])
 
 
 @eqx.filter_jit
-def _rolled(model: Any, policies: Any, safety: SafetyModel, key: jax.Array) -> tuple[Any, Any, Any]:
+def _rolled(
+    model: FiniteModel, policies: BankPolicy, safety: SafetyModel, key: PRNGKeyArray
+) -> tuple[Array, Array, Array]:
     """Mean return, its deviation and shares of the categories for each policy of a stack.
 
     A member is asked about every pair once, and not about every step of every rollout.
