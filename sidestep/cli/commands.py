@@ -97,7 +97,6 @@ class Label:
         least=0,
     )
     safety: Path | None = option(None, "The fitted safety model that --next asks.")
-    seed: int = option(0, "Every random number of --next follows from this one.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

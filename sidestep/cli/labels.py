@@ -87,11 +87,11 @@ def _refuse_idle(asked: Label) -> None:
     doing = chosen[0] if chosen else "export" if asked.export else ""
     of_rule = ("rule", "model", "every")
     idle = {
-        "verify": (*chosen[1:], *of_rule, "annotator", "safety", "seed"),
+        "verify": (*chosen[1:], *of_rule, "annotator", "safety"),
         "next": (*chosen[1:], *of_rule, "annotator"),
-        "import_": (*of_rule, "safety", "seed"),
-        "export": (*of_rule, "annotator", "safety", "seed"),
-        "": ("safety", "seed"),
+        "import_": (*of_rule, "safety"),
+        "export": (*of_rule, "annotator", "safety"),
+        "": ("safety",),
     }
     for name in idle[doing]:
         if getattr(asked, name):
@@ -134,7 +134,7 @@ def _list_next(store: Store, asked: Label) -> None:
     if not len(ids):
         raise InputError("every trajectory has a label; collect more first", place=str(store.path))
     _, labelled, _ = store.labelled()
-    rows = choose("well", load_safety(asked.safety), pool, labelled, asked.next, jax.random.key(asked.seed))
+    rows = choose("well", load_safety(asked.safety), pool, labelled, asked.next, jax.random.key(0))
     say("most worth a label: " + " ".join(str(ids[row]) for row in rows))
 
 
