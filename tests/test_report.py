@@ -239,9 +239,9 @@ def test_a_campaign_shows_its_figures(campaign_page):
     text = campaign_page.text
     # Two figures of the rounds, three of the epochs, four views before and after, calibration, two of the blame.
     assert campaign_page.tags.count("svg") == 2 + 3 + 3 * 2 + 1 + 2
-    assert "Before, the policy of the first round" in text
-    assert "After, the policy that is the answer" in text
-    assert "Colours: by the rule" in text
+    assert "Before: the policy of the first round" in text
+    assert "After: the final policy" in text
+    assert "Coloured by the rule" in text
     assert "held out: accuracy 0.875, log loss 0.25, calibration error 0.0625" in text
     assert "of the run's labels was labelled 'bad\\_{'" in text
     assert "blame for" in text
@@ -305,7 +305,7 @@ def test_a_run_without_rule_says_so(campaign, tmp_path):
         json.dumps({"model": "walk", "labels_used": 0, "audit_labels": 0, "seconds": 3.0})
     )
     page = read(write_report(folder))
-    assert "A policy was planned but nothing is certified: no rule" in page.text
+    assert "A policy was planned but nothing is certified: there was no rule" in page.text
     assert "There is no certificate: the run has no rule" in page.text
     assert "nobody has judged them" in page.text
     assert "The run kept no earlier policy" in page.text

@@ -21,6 +21,9 @@ def demo(asked: Demo) -> int:
     say(STORY, quiet=asked.quiet, wrap=True)
     out, number = asked.out, 1
     if (out / "config.json").exists() and not (out / "result.json").exists():
+        begun = Run.open(out).config.seed
+        if asked.seed not in (0, begun):
+            raise InputError(f"the demo in {out} was begun with seed {begun}; choose another --out", place="--seed")
         return resume(Resume(folder=out, quiet=asked.quiet))
     while out.exists() and any(out.iterdir()):
         number += 1

@@ -26,6 +26,7 @@ from sidestep.reproduce.tables import (
 )
 from sidestep.runtime.files import atomic_write
 
+Document = dict[str, Any]  # a table or figures, as they are written
 EXPERIMENTS = ("table1", "continuous", "curves", "nonmarkov-grid")
 QUICK_NOTE = "quick version: fewer maps, runs, labels and epochs than the experiment; not to be compared with the paper"
 
@@ -40,7 +41,7 @@ class Request:
     maps: tuple[GridMap, ...]
     non_markov_maps: tuple[GridMap, ...]
 
-    def about(self, title: str, jobs: Jobs, of: Sequence[Job]) -> dict[str, Any]:
+    def about(self, title: str, jobs: Jobs, of: Sequence[Job]) -> Document:
         """How a table came about, for its head."""
         records = [jobs.record(job) for job in of]
         seconds = sum(record.seconds for record in records if record)
@@ -67,18 +68,9 @@ class Request:
 
 def reproduce(asked: Reproduce) -> int:
     """Do the jobs that are not done, write tables and figures, print the tables."""
-    size = _size(asked.quick, asked.epochs)
-    seeds = asked.seeds or (1 if asked.what == "curves" else size.seeds)
-    found = tuple(plans.find_maps(asked.maps, size))
-    request = Request(
-        command=_command(asked),
-        size=size,
-        seeds=tuple(range(asked.seed, asked.seed + seeds)),
-        maps=found,
-        non_markov_maps=tuple(plans.non_markov_maps(asked.maps, found)),
-    )
+    request = request_of(asked)
     chosen = EXPERIMENTS if asked.what == "all" else (asked.what,)
-    jobs_of = {name: _JOBS[name](request) for name in chosen}
+    jobs_of = {name: JOBS[name](request) for name in chosen}
     every = list({job.name: job for jobs in jobs_of.values() for job in jobs}.values())
     try:
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -98,6 +90,19 @@ def reproduce(asked: Reproduce) -> int:
     return 0
 
 
+def request_of(asked: Reproduce) -> Request:
+    size = _size(asked.quick, asked.epochs)
+    seeds = asked.seeds or (1 if asked.what == "curves" else size.seeds)
+    found = tuple(plans.find_maps(asked.maps, size))
+    return Request(
+        command=_command(asked),
+        size=size,
+        seeds=tuple(range(asked.seed, asked.seed + seeds)),
+        maps=found,
+        non_markov_maps=tuple(plans.non_markov_maps(asked.maps, found)),
+    )
+
+
 def _size(quick: bool, epochs: int | None) -> Size:
     size = QUICK if quick else FULL
     if epochs is None:
@@ -111,7 +116,7 @@ def _command(asked: Reproduce) -> str:
     return " ".join(["sidestep reproduce", asked.what, *(["--quick"] if asked.quick else []), *given])
 
 
-def _write_table1(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
+def _write_table1(request: Request, jobs: Jobs, of: list[Job]) -> Document:
     arguments = (jobs, request.maps, request.seeds, request.size)
     about = request.about("Table 1: Markovian side effects on grid maps", jobs, of)
     by_map = about | {"title": f"{about['title']}, map by map"}
@@ -119,14 +124,14 @@ def _write_table1(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]
     return write_table(jobs.out, "table1", table1_rows(*arguments), about)
 
 
-def _write_continuous(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
+def _write_continuous(request: Request, jobs: Jobs, of: list[Job]) -> Document:
     about = request.about("Continuous models: tests of the last 200 epochs, sampled actions", jobs, of)
     files = save_figure(jobs.out, "continuous", box_plots(jobs, request.seeds, request.size))
     rows = continuous_rows(jobs, request.seeds, request.size)
     return write_table(jobs.out, "continuous", rows, about) | {"figures": files}
 
 
-def _write_curves(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
+def _write_curves(request: Request, jobs: Jobs, of: list[Job]) -> Document:
     files = []
     first = next((grid for grid in request.maps if grid.domain == "boxpushing"), None)
     if first is not None:
@@ -140,19 +145,19 @@ def _write_curves(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]
     return document
 
 
-def _write_non_markov(request: Request, jobs: Jobs, of: list[Job]) -> dict[str, Any]:
+def _write_non_markov(request: Request, jobs: Jobs, of: list[Job]) -> Document:
     about = request.about("Side effects of whole trajectories on grid maps", jobs, of)
     rows = non_markov_rows(jobs, request.non_markov_maps, request.seeds, request.size)
     return write_table(jobs.out, "nonmarkov-grid", rows, about)
 
 
-_JOBS: dict[str, Callable[[Request], list[Job]]] = {
+JOBS: dict[str, Callable[[Request], list[Job]]] = {
     "table1": lambda request: plans.table1_jobs(request.maps, request.seeds, request.size),
     "continuous": lambda request: plans.continuous_jobs(request.seeds, request.size),
     "curves": lambda request: plans.curve_jobs(request.maps, request.seeds, request.size),
     "nonmarkov-grid": lambda request: plans.non_markov_jobs(request.non_markov_maps, request.seeds, request.size),
 }
-_WRITERS: dict[str, Callable[[Request, Jobs, list[Job]], dict[str, Any]]] = {
+_WRITERS: dict[str, Callable[[Request, Jobs, list[Job]], Document]] = {
     "table1": _write_table1,
     "continuous": _write_continuous,
     "curves": _write_curves,
@@ -160,7 +165,7 @@ _WRITERS: dict[str, Callable[[Request, Jobs, list[Job]], dict[str, Any]]] = {
 }
 
 
-def _show(written: dict[str, dict[str, Any]], out: Path, as_json: bool) -> None:
+def _show(written: dict[str, Document], out: Path, as_json: bool) -> None:
     if as_json:
         say_json(written)
         return

@@ -26,8 +26,8 @@ def _of_one(folder: Folder) -> tuple[str, str]:
     verdicts = result.constraints
     if verdicts is None:
         return "fair", (
-            "A policy was planned but nothing is certified: no rule was there to label fresh rollouts, so what it "
-            "really does is not known."
+            "A policy was planned but nothing is certified: there was no rule to label fresh rollouts, so it is not "
+            "known what it really does."
         )
     if not verdicts:
         return "fair", f"A policy was planned without any constraint; it earns {earned or 'an unknown return'}."
@@ -102,16 +102,16 @@ def _verdicts(result: Result) -> Html:
     rows = [
         [
             verdict.text,
+            _yes(verdict.certified, "fair"),
             number(verdict.estimate),
             bound_in_words(verdict),
             _yes(verdict.met, "bad"),
-            _yes(verdict.certified, "fair"),
             percent(result.confidence),
             number(result.rollouts),
         ]
         for verdict in result.constraints or ()
     ]
-    return table(["constraint", "estimate", "bound", "met", "certified", "confidence", "rollouts"], rows)
+    return table(["constraint", "certified", "estimate", "bound", "met", "confidence", "rollouts"], rows)
 
 
 def _figures_of(result: Result) -> Html:

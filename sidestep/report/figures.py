@@ -102,7 +102,7 @@ def round_returns(rounds: Sequence[Round]) -> Figure:
     axes.plot(x, y, color="C0", linewidth=1.4)
     axes.plot(x[feasible], y[feasible], "o", color="C0", markersize=5)
     axes.plot(x[~feasible], y[~feasible], "o", color="C0", markersize=5, markerfacecolor="none")
-    axes.set(xlabel="labels spent", ylabel="return")
+    axes.set(xlabel="labels used", ylabel="return")
     return figure
 
 

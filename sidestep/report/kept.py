@@ -7,8 +7,9 @@ in each view, their lengths and categories; the worst trajectory, to lay blame o
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from sidestep.core.errors import InputError
@@ -58,6 +59,32 @@ class Kept:
     bad: Bad | None
 
 
+@dataclass(frozen=True)
+class SceneWords:
+    words: str
+    judge: str
+
+
+@dataclass(frozen=True)
+class BadWords:
+    words: str
+    category: int
+    harmless: float
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the file says beside its arrays."""
+
+    policy: str  # hash of the policy's file
+    rule: str
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    scenes: tuple[SceneWords, ...]
+    bad: BadWords | None = None
+
+
 def write_kept(
     run: Run, spec: Spec, rule: str, frames: Sequence[Frame], scenes: Sequence[Scene], bad: Bad | None
 ) -> None:
@@ -72,17 +99,16 @@ def write_kept(
         arrays |= {f"bad.{name}": np.asarray(getattr(bad.trajectory, name))[:, :steps] for name in STEPS}
         arrays["bad.length"] = np.asarray(bad.trajectory.length, np.int32)
         arrays |= _points_arrays("bad", bad.points, np.asarray(bad.trajectory.length))
-    header = {
-        "kind": KIND,
-        "policy": sha256(read_bytes(run.path / "policy.safetensors")),
-        "rule": rule,
-        "names": list(spec.state.names),
-        "notes": list(spec.notes),
-        "frames": to_json(list(frames)),
-        "scenes": [{"words": scene.words, "judge": scene.judge} for scene in scenes],
-        "bad": None if bad is None else {"words": bad.words, "category": bad.category, "harmless": bad.harmless},
-    }
-    save_arrays(run.target(FILE), arrays, header)
+    header = Header(
+        policy=sha256(read_bytes(run.path / "policy.safetensors")),
+        rule=rule,
+        names=spec.state.names,
+        notes=spec.notes,
+        frames=tuple(frames),
+        scenes=tuple(SceneWords(scene.words, scene.judge) for scene in scenes),
+        bad=None if bad is None else BadWords(bad.words, bad.category, bad.harmless),
+    )
+    save_arrays(run.target(FILE), arrays, {"kind": KIND, **to_json(header)})
 
 
 def read_kept(folder: Path) -> Kept | None:
@@ -94,30 +120,29 @@ def read_kept(folder: Path) -> Kept | None:
     if header.get("policy") != sha256(read_bytes(policy)):
         return None
     try:
-        return _read(header, load_arrays(file))
+        return _read(from_json(Header, header, str(file)), load_arrays(file))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        if isinstance(error, InputError) and error.place:
+            raise
         raise InputError(
             f"does not hold what the pictures need ({type(error).__name__}: {error})", place=str(file)
         ) from None
 
 
-def _read(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
-    frames = [from_json(Frame, frame, "its frames") for frame in header["frames"]]
+def _read(header: Header, arrays: dict[str, np.ndarray]) -> Kept:
     scenes, bad = [], None
-    for index, said in enumerate(header["scenes"]):
+    for index, said in enumerate(header.scenes):
         length, categories = arrays[f"{index}.length"], arrays[f"{index}.categories"]
-        points = [_checked_points(arrays, f"{index}.{view}", length) for view in range(len(frames))]
-        scenes.append(Scene(str(said["words"]), length, _numbers(categories, length), str(said["judge"]), points))
-    names, notes = (tuple(map(str, header[part])) for part in ("names", "notes"))
-    said = header["bad"]
-    if said is not None:
-        parts: Any = [arrays[f"bad.{name}"] for name in (*STEPS, "length")]
-        worst = _checked(Trajectory(*parts), len(names))
+        points = [_checked_points(arrays, f"{index}.{view}", length) for view in range(len(header.frames))]
+        scenes.append(Scene(said.words, length, _numbers(categories, length), said.judge, points))
+    if header.bad is not None:
+        states, actions, rewards, steps = (jnp.asarray(arrays[f"bad.{name}"]) for name in (*STEPS, "length"))
+        worst = _checked(Trajectory(states, actions, rewards, steps), len(header.names))
         path = _checked_points(arrays, "bad", arrays["bad.length"])
-        bad = Bad(str(said["words"]), worst, path, int(said["category"]), float(said["harmless"]))
-    if not scenes or not frames:
+        bad = Bad(header.bad.words, worst, path, header.bad.category, header.bad.harmless)
+    if not scenes or not header.frames:
         raise ValueError("no trajectories")
-    return Kept(names, notes, str(header["rule"]), frames, scenes, bad)
+    return Kept(header.names, header.notes, header.rule, list(header.frames), scenes, bad)
 
 
 def _points_arrays(name: str, points: Points, length: np.ndarray) -> dict[str, np.ndarray]:

@@ -46,10 +46,10 @@ def _rolled_out(folder: Folder) -> list[tuple[str, Trajectory]]:
     """Fresh trajectories of each policy that is drawn, and words for it."""
     found: list[tuple[str, Trajectory]] = []
     earlier = (
-        ("before.safetensors", "Before, a policy that heeds no constraint"),
-        ("round-0.safetensors", "Before, the policy of the first round"),
+        ("before.safetensors", "Before: a policy without constraints"),
+        ("round-0.safetensors", "Before: the policy of the first round"),
     )
-    for name, words in (*earlier, ("policy.safetensors", "After, the policy that is the answer")):
+    for name, words in (*earlier, ("policy.safetensors", "After: the final policy")):
         policy = folder.policy_in(name)
         if policy is None or (found and name.startswith("round")):
             continue
@@ -69,7 +69,7 @@ def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
         return np.asarray(folder.expert.label(trajectory)), BY_RULE
     if folder.safety is not None:
         return np.asarray(predict(folder.safety, trajectory)).argmax(axis=1), "by the safety model's likeliest category"
-    return np.full(len(trajectory), -1), "nobody has judged them"
+    return np.full(len(trajectory), -1), "grey, since nobody has judged them"
 
 
 def _worst(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
@@ -116,7 +116,7 @@ def trajectories(folder: Folder) -> Html:
         same_frame(drawn)
         pictures = []
         for index, (figure, scene) in enumerate(zip(drawn, shown, strict=True)):
-            caption = f"{scene.words}: {frame.title}. Colours: {scene.judge}."
+            caption = f"{scene.words} ({frame.title}). Coloured {scene.judge}."
             pictures.append((svg(f"{_slug(folder)}path{number_of_view}{index}", caption, figure), caption))
         parts.append(beside(*pictures))
     if len(shown) == 1:
@@ -136,7 +136,7 @@ def blame(folder: Folder) -> Html:
     seen = explanation(folder.safety, bad.trajectory, folder.categories)
     names = folder.names
     over_time = "The state over time, and each step's share of the blame."
-    on_view = f"The larger the disc, the more of the blame the step carries: {frame.title}."
+    on_view = f"The larger the disc, the larger the step's share of the blame ({frame.title})."
     pictures = beside(
         (svg("blame-view", on_view, draw_blame(frame, bad.points, seen.shares, bad.category)), on_view),
         (svg("blame-time", over_time, figures.blame_over_time(seen, names)), over_time),

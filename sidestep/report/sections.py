@@ -160,9 +160,11 @@ def labels_by_source(folder: Folder) -> Html:
         place = (-1, source.policy) if source.round is None else (source.round, "")
         groups.setdefault(place, [0] * len(folder.categories))[category] += 1
     rows: list[list[object]] = [
-        [policy or f"round {place}", *counts, sum(counts)] for (place, policy), counts in sorted(groups.items())
+        [policy or f"round {place}", *map(number, (*counts, sum(counts)))]
+        for (place, policy), counts in sorted(groups.items())
     ]
-    rows.append(["all", *(int((categories == k).sum()) for k in range(len(folder.categories))), len(categories)])
+    totals = [int((categories == k).sum()) for k in range(len(folder.categories))]
+    rows.append(["all", *map(number, (*totals, len(categories)))])
     return table(["trajectories from", *folder.categories, "labels"], rows)
 
 
