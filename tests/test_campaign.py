@@ -83,16 +83,16 @@ class TestTableBank:
         ladder = TableBank(self.model, self.constraints, SLOTS, jax.random.key(0))
         rows = ladder.advance(0, safety, np.array(tolerances)[:, None], lost=False)
         least = PairHazards(self.model, self.constraints, safety).least()
-        costs = np.array([row["mean_costs"][0] for row in rows])
-        return ladder, safety, rows, costs, ladder._predicted(np.stack([least] * 4), safety)[0]["mean_costs"][0]
+        costs = np.array([row.mean_costs[0] for row in rows])
+        return ladder, safety, rows, costs, ladder._predicted(np.stack([least] * 4), safety)[0].mean_costs[0]
 
     def test_each_keeps_its_tolerance_and_a_higher_one_earns_no_less(self):
         _, _, _, _, least = self.climb([0.5] * 4)
         tolerances = least * np.array([1.02, 1.1, 1.3, 1.6])
         _, _, rows, costs, _ = self.climb(tolerances)
         assert (costs <= tolerances).all()
-        assert all(row["feasible"] for row in rows)
-        returns = np.array([row["mean_return"] for row in rows])
+        assert all(row.feasible for row in rows)
+        returns = np.array([row.mean_return for row in rows])
         assert (np.diff(returns) >= 0.0).all()
         assert returns[-1] > returns[0]
 
@@ -109,14 +109,14 @@ class TestTableBank:
         _, _, rows, costs, least = self.climb([0.001, 0.0011, 0.0012, 0.0013])
         assert costs[0] <= least * (1 + 1e-6)
         assert (costs <= least * np.array([1.0, 1.1, 1.2, 1.3]) * (1 + 1e-6)).all()
-        assert not any(row["feasible"] for row in rows)
+        assert not any(row.feasible for row in rows)
 
     def test_pairs_asked_once_say_what_whole_trajectories_say(self):
         ladder, safety, rows, _, _ = self.climb([0.5, 0.6, 0.7, 0.8])
         for rung, row in enumerate(rows):
             policy = jax.tree.map(lambda leaf, rung=rung: leaf[rung], ladder.policies)
             trajectory = rollout(self.model, policy, ladder.key, TESTS)
-            np.testing.assert_allclose(row["mean_predicted"], predict(safety, trajectory).mean(axis=0), rtol=1e-4)
+            np.testing.assert_allclose(row.mean_predicted, predict(safety, trajectory).mean(axis=0), rtol=1e-4)
 
 
 class TestCandidates:

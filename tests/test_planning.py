@@ -133,17 +133,17 @@ def test_the_plan_is_feasible_by_the_safety_model_and_goes_up_to_the_wall(walk_s
     config = replace(SMALL, reward=Pathwise(batch=64), epochs=600, test_every=100, learning_rate=0.01, margin=0.3)
     found = plan(Walk(), walk_safety, constraints, config, jax.random.key(3), rule=walk_rule)
     assert found.feasible, found.diagnosis
-    best = max((row for row in found.history if row["feasible"]), key=lambda row: row["mean_return"])
-    assert best["mean_predicted"][0] >= 1 - (0.07 + LEEWAY * 0.03), "a tolerance of 0.1 with a margin of 0.03"
-    assert best["mean_return"] > -60, "safe, but not by staying at home, which earns -104"
+    best = max((row for row in found.history if row.feasible), key=lambda row: row.mean_return)
+    assert best.mean_predicted[0] >= 1 - (0.07 + LEEWAY * 0.03), "a tolerance of 0.1 with a margin of 0.03"
+    assert best.mean_return > -60, "safe, but not by staying at home, which earns -104"
 
 
 def test_ppo_with_the_score_function_learns(walk_safety):
     small = {"epochs": 80, "test_every": 40, "batch": 32, "test_batch": 64, "widths": (16,), "learning_rate": 3e-3}
     config = with_options(preset("paper-mfge"), small)
     found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
-    assert found.history[-1]["mean_return"] > -90, "a policy that stays at the start earns -104"
-    assert found.history[-1]["train_multipliers"][0] > 0
+    assert found.history[-1].mean_return > -90, "a policy that stays at the start earns -104"
+    assert found.history[-1].train_multipliers[0] > 0
 
 
 def test_the_default_for_models_without_derivatives_begins_safe_and_stays_so(walk_safety):
@@ -151,8 +151,8 @@ def test_the_default_for_models_without_derivatives_begins_safe_and_stays_so(wal
     config = with_options(preset("default", gradient="none"), small)
     found = plan(Walk(), walk_safety, parse_constraints(["dry>=0.9"], SCALE), config, jax.random.key(4))
     assert found.feasible, found.diagnosis
-    assert found.history[-1]["mean_costs"][0] < 0.1
-    assert found.history[-1]["mean_return"] > -90, "staying at the start, which is safe, earns -104"
+    assert found.history[-1].mean_costs[0] < 0.1
+    assert found.history[-1].mean_return > -90, "staying at the start, which is safe, earns -104"
 
 
 class Stairs(Walk):
@@ -177,7 +177,7 @@ def test_a_bank_that_is_lost_searches_again(walk_safety):
     )
     bank = GradientBank(Walk(), constraints, SMALL, schedule, walk_safety, jax.random.key(6), None)
     free = np.ones((SLOTS, 1))
-    wet = [row["mean_costs"][0] for row in bank.advance(0, walk_safety, free, lost=False)]
+    wet = [row.mean_costs[0] for row in bank.advance(0, walk_safety, free, lost=False)]
     assert min(wet) > 0.5, "nothing holds these policies back"
     tolerances = np.full((SLOTS, 1), 0.05)
     costs = {
@@ -229,9 +229,9 @@ def test_several_constraints_and_four_categories():
     constraints = parse_constraints(["safe>=0.5", "unsafe-incomplete<=0.1"], scale)
     planner = Planner(Walk(), safety, constraints, replace(SMALL, search=None))
     _, rows = planner.advance(planner.start(jax.random.split(jax.random.key(0), 1)))
-    assert len(rows[0]["mean_predicted"]) == 4
-    assert len(rows[0]["train_multipliers"]) == len(rows[0]["mean_costs"]) == 2
-    assert np.isfinite(rows[0]["train_gradient_norms"]).all()
+    assert len(rows[0].mean_predicted) == 4
+    assert len(rows[0].train_multipliers) == len(rows[0].mean_costs) == 2
+    assert np.isfinite(rows[0].train_gradient_norms).all()
 
 
 MAP = "S.@.\n..@.\n....\n...G\n"

@@ -16,7 +16,7 @@ from sidestep.campaign.setting import Question, Setting
 from sidestep.core.model import is_finite
 from sidestep.planning.bank import BankPolicy, BankSchedule, GradientBank, PolicyBank, mendable
 from sidestep.planning.methods import Exact
-from sidestep.planning.plan import Row
+from sidestep.planning.rows import PlanRow
 from sidestep.planning.table_bank import TableBank
 from sidestep.policies.files import load_policy
 from sidestep.runs.records import Round, Slot
@@ -108,7 +108,7 @@ class TrajectoryStrategy:
             self.setting.show("polishing", None)
             state = self._log(state, rows)
             for slot, row in enumerate(rows):
-                file = f"polished-{row['epoch']}-{slot}.safetensors"
+                file = f"polished-{row.epoch}-{slot}.safetensors"
                 self.setting.keep(file, _of(policies, slot))
                 candidates.append(_candidate(file, row))
         done = self._round(state, rows, tolerances, evidence.optimism, report, time.perf_counter() - began)
@@ -155,14 +155,14 @@ class TrajectoryStrategy:
             for slot, (file, row) in enumerate(zip(files, rows, strict=True))
         ]
 
-    def _log(self, state: State, rows: list[Row]) -> State:
-        self.setting.run.append_metrics([{"round": state.round, **row} for row in rows])
+    def _log(self, state: State, rows: list[PlanRow]) -> State:
+        self.setting.run.append_metrics([replace(row, round=state.round) for row in rows])
         return replace(state, rows=state.rows + len(rows))
 
     def _round(
         self,
         state: State,
-        rows: list[Row],
+        rows: list[PlanRow],
         tolerances: np.ndarray,
         gap: float,
         report: FitReport,
@@ -174,19 +174,19 @@ class TrajectoryStrategy:
             round=state.round,
             labels=len(state.asked_ids),
             asked=0,
-            mean_return=middle["mean_return"],
-            predicted=tuple(middle["mean_predicted"]),
+            mean_return=middle.mean_return,
+            predicted=middle.mean_predicted,
             margin=float(1.0 - tolerances[SHOWN, 0] / max(self.setting.constraints[0].tolerance, 1e-9)),
             optimism=gap,
             slots=tuple(
-                Slot(tuple(tolerance.tolist()), row["mean_return"], tuple(row["mean_costs"]))
+                Slot(tuple(tolerance.tolist()), row.mean_return, row.mean_costs)
                 for tolerance, row in zip(tolerances, rows, strict=True)
             ),
             accuracy=scores.accuracy,
             log_loss=scores.log_loss,
             ece=scores.calibration_error,
             seconds=seconds,
-            feasible=middle["feasible"],
+            feasible=middle.feasible,
         )
 
 
@@ -196,8 +196,8 @@ def lost(state: State) -> bool:
     return any(np.any(slot.costs > mendable(np.array(slot.tolerance))) for slot in slots)
 
 
-def _candidate(file: str, row: Row) -> Candidate:
-    return Candidate(file, row["mean_return"], tuple(row["mean_costs"]), row["mean_return_deviation"])
+def _candidate(file: str, row: PlanRow) -> Candidate:
+    return Candidate(file, row.mean_return, row.mean_costs, row.mean_return_deviation)
 
 
 def _of(policies: BankPolicy, slot: int) -> BankPolicy:

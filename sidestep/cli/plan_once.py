@@ -23,8 +23,9 @@ from sidestep.deploy.answers import Answer
 from sidestep.labels.experts import expert_of
 from sidestep.models import checked_model
 from sidestep.planning.options import require_constraints, with_options
-from sidestep.planning.plan import Plan, Planner, Row
+from sidestep.planning.plan import Plan, Planner
 from sidestep.planning.presets import preset_for
+from sidestep.planning.rows import PlanRow
 from sidestep.policies.files import save_policy
 from sidestep.report.scenes import keep_scenes
 from sidestep.runs.folder import Run
@@ -86,19 +87,19 @@ def continue_run(loaded: Answer, quiet: bool, as_json: bool) -> int:
     keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), TRAINING))(seeds)
     state = planner.start(keys, search=not run.has("state.safetensors"))
     saved = run.load_state(state)
-    history: list[Row] = []
+    history: list[PlanRow] = []
     if saved is not None:
         state, header = saved
         run.cut_metrics(checked(PlanClock, header, str(run.path / "state.safetensors")).rows)
         sizes = (asked.seeds, len(loaded.constraints), len(asked.categories))
         require_tests(run.metrics(), *sizes, run.path / "metrics.jsonl")
-        history = list(run.metric_rows())
+        history = run.metrics()
     with stoppable(f"go on with: sidestep resume {run.path}"), _bar(config.epochs, quiet or as_json) as show:
         show(history[-1:])
         for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
             run.append_metrics(rows)
             history += rows
-            run.save_state(state, to_json(PlanClock(rows[0]["epoch"], len(history))))
+            run.save_state(state, to_json(PlanClock(rows[0].epoch, len(history))))
             show(rows)
     plans = planner.finish(state, history)
     results = [_finish(loaded, index, plan, begun) for index, plan in enumerate(plans)]
@@ -172,16 +173,16 @@ def _tell(results: list[Result], run: Run, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _bar(epochs: int, quiet: bool) -> Iterator[Callable[[list[Row]], None]]:
+def _bar(epochs: int, quiet: bool) -> Iterator[Callable[[list[PlanRow]], None]]:
     """A progress bar with the figures that matter, from the rows of each test."""
     with progress_bar("epoch", epochs, quiet) as bar:
 
-        def show(rows: list[Row]) -> None:
+        def show(rows: list[PlanRow]) -> None:
             if rows:
-                mean = np.mean([row["mean_return"] for row in rows])
-                feasible = sum(row["feasible"] for row in rows)
-                costs = np.mean([row.get("mean_costs", []) for row in rows], axis=0)
+                mean = np.mean([row.mean_return for row in rows])
+                feasible = sum(row.feasible for row in rows)
+                costs = np.mean([row.mean_costs for row in rows], axis=0)
                 words = f"return {mean:.5g}, cost {np.round(costs, 3)}, {feasible} of {len(rows)} feasible"
-                bar.update(rows[0]["epoch"], words)
+                bar.update(rows[0].epoch, words)
 
         yield show

@@ -20,7 +20,8 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
 from sidestep.planning.options import with_options
-from sidestep.planning.plan import Planner, PlannerState, Row, retarget
+from sidestep.planning.plan import Planner, PlannerState, retarget
+from sidestep.planning.rows import PlanRow
 from sidestep.policies.networks import NetworkPolicy, with_memory
 from sidestep.runtime.parallel import picked
 from sidestep.safety.base import SafetyModel
@@ -70,7 +71,7 @@ class PolicyBank(Protocol):
 
     def advance(
         self, number: int, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
-    ) -> list[Row]:
+    ) -> list[PlanRow]:
         """Plan round `number` against the refitted safety model; one row of figures per policy.
 
         `lost`: the round before ended far above a tolerance.
@@ -79,11 +80,11 @@ class PolicyBank(Protocol):
 
     def polish(
         self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
-    ) -> Iterator[tuple[list[Row], BankPolicy]]:
+    ) -> Iterator[tuple[list[PlanRow], BankPolicy]]:
         """The last planning, against the final safety model: at every test, rows and the stack of policies."""
         ...
 
-    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[Row]:
+    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
         """Figures of a stack of earlier policies by this safety model."""
         ...
 
@@ -133,7 +134,7 @@ class GradientBank:
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
-    def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[Row]:
+    def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[PlanRow]:
         self.planner.set_safety_model(safety)
         learners = self._select_starts(number, tolerances, lost)
         state = PlannerState(learners, learners.policy, jnp.full(self.schedule.slots, -jnp.inf, float))
@@ -141,7 +142,9 @@ class GradientBank:
         self.state = state.learners
         return rows
 
-    def polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> Iterator[tuple[list[Row], BankPolicy]]:
+    def polish(
+        self, safety: SafetyModel, tolerances: np.ndarray, lost: bool
+    ) -> Iterator[tuple[list[PlanRow], BankPolicy]]:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
@@ -160,16 +163,16 @@ class GradientBank:
         multipliers = replace(learners.multipliers, value=before.multipliers.value)
         return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
 
-    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[Row]:
+    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
         assert isinstance(policies, NetworkPolicy)
         self.planner.set_safety_model(safety)
         mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
         return [
-            {
-                "mean_return": float(mean["return"][slot]),
-                "mean_return_deviation": float(mean["return_deviation"][slot]),
-                "mean_costs": mean["costs"][slot].tolist(),
-            }
+            PlanRow(
+                mean_return=mean["return"][slot].item(),
+                mean_return_deviation=mean["return_deviation"][slot].item(),
+                mean_costs=tuple(mean["costs"][slot].tolist()),
+            )
             for slot in range(self.schedule.slots)
         ]
 

@@ -12,12 +12,14 @@ from jaxtyping import Array, ArrayLike, Key, PRNGKeyArray, PyTree
 
 from sidestep.core.constraints import Constraint
 from sidestep.core.model import Model, Trajectory, require_finite, require_finite_weights
+from sidestep.core.records import Number
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.diagnosis import Row, diagnose
+from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
 from sidestep.planning.loop import Metrics, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
+from sidestep.planning.rows import PlanRow
 from sidestep.policies.networks import NetworkPolicy
 from sidestep.runtime.compilation import OFTEN, SELDOM, jit_fast_compile
 from sidestep.safety.base import SafetyModel
@@ -41,7 +43,7 @@ class Plan:
     last: NetworkPolicy
     feasible: bool  # by the safety model, on test trajectories of the mean action
     diagnosis: str
-    history: list[Row] = field(repr=False)
+    history: list[PlanRow] = field(repr=False)
 
 
 class Planner:
@@ -110,13 +112,13 @@ class Planner:
             learners = jax.tree.map(_strong, self._search(self.problem.safety, learners))
         return PlannerState(learners, learners.policy, jnp.full(len(keys), -jnp.inf, float))
 
-    def run(self, state: PlannerState) -> Iterator[tuple[PlannerState, list[Row]]]:
+    def run(self, state: PlannerState) -> Iterator[tuple[PlannerState, list[PlanRow]]]:
         """From `state` to the last epoch: the state and the rows of every test on the way."""
         while int(state.learners.epoch[0]) < self.config.epochs:
             state, rows = self.advance(state)
             yield state, rows
 
-    def advance(self, state: PlannerState) -> tuple[PlannerState, list[Row]]:
+    def advance(self, state: PlannerState) -> tuple[PlannerState, list[PlanRow]]:
         """Train up to the next test, and test."""
         begun = time.perf_counter()
         best, best_return = state.best, np.asarray(state.best_return)
@@ -152,11 +154,11 @@ class Planner:
         require_finite_weights(results, "a test of the policies", place)
         return results, flat
 
-    def finish(self, state: PlannerState, history: Sequence[Row]) -> list[Plan]:
+    def finish(self, state: PlannerState, history: Sequence[PlanRow]) -> list[Plan]:
         """One plan per seed, from the final state and all rows."""
         plans = []
         for index in range(len(state.best_return)):
-            rows = [row for row in history if row["seed_index"] == index]
+            rows = [row for row in history if row.seed_index == index]
             feasible = bool(np.isfinite(state.best_return[index])) if self.problem.constraints else True
             best, last = _of_seed(state.best, index), _of_seed(state.learners.policy, index)
             text = diagnose(rows, self.problem.constraints, self.config)
@@ -186,14 +188,14 @@ class Planner:
 
     def _row(
         self, index: int, epoch: int, training: PyTree, results: PyTree, truth: PyTree, feasible: bool, seconds: float
-    ) -> Row:
-        row: Row = {"seed_index": index, "epoch": epoch, "feasible": feasible, "seconds": seconds}
-        row |= {f"train_{name}": _listed(values[index]) for name, values in training.items()}
-        for action, figures in results.items():
-            row |= {f"{action}_{name}": _listed(values[index]) for name, values in figures.items()}
+    ) -> PlanRow:
+        figures = {f"train_{name}": values[index] for name, values in training.items()}
+        for action, found in results.items():
+            figures |= {f"{action}_{name}": values[index] for name, values in found.items()}
             if action in truth:
-                row[f"{action}_true"] = _listed(truth[action][index])
-        return row
+                figures[f"{action}_true"] = truth[action][index]
+        row = PlanRow(seed_index=index, epoch=epoch, feasible=feasible, seconds=Number(seconds))
+        return row.with_figures({name: np.asarray(value) for name, value in figures.items()})
 
 
 def plan(
@@ -245,8 +247,3 @@ def _strong(leaf: PyTree) -> PyTree:
 
 def _is_number(leaf: PyTree) -> bool:
     return eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _listed(value: np.ndarray) -> float | list[float]:
-    listed: float | list[float] = value.tolist()
-    return listed

@@ -1,6 +1,7 @@
 """The bank of policies of a finite model: every slot is the optimum of a linear program."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
 from sidestep.planning.bank import BankPolicy
 from sidestep.planning.exact import all_pairs
-from sidestep.planning.plan import Row
+from sidestep.planning.rows import PlanRow
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.ensemble import members_of
 from sidestep.safety.share import ShareModel, Steps
@@ -52,33 +53,28 @@ class TableBank:
     def prepare(self) -> None:
         """An optimum compiles little."""
 
-    def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[Row]:
+    def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[PlanRow]:
         policies, rows = self._bank(safety, tolerances)
         self.state = jnp.asarray(policies, float)
         return [
-            {
-                "seed_index": slot,
-                "epoch": number,
-                "feasible": bool(np.all(row["mean_costs"] <= tolerances[slot])),
-                **row,
-            }
+            replace(row, seed_index=slot, epoch=number, feasible=bool(np.all(row.mean_costs <= tolerances[slot])))
             for slot, row in enumerate(rows)
         ]
 
-    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[Row]:
+    def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
         returns, deviations, shares = (np.asarray(part) for part in _rolled(self.model, policies, safety, self.key))
         costs = shares @ cost_matrix(self.constraints).T
         return [
-            {
-                "mean_return": float(returns[slot]),
-                "mean_return_deviation": float(deviations[slot]),
-                "mean_costs": costs[slot].tolist(),
-                "mean_predicted": shares[slot].tolist(),
-            }
+            PlanRow(
+                mean_return=returns[slot].item(),
+                mean_return_deviation=deviations[slot].item(),
+                mean_costs=tuple(costs[slot].tolist()),
+                mean_predicted=tuple(shares[slot].tolist()),
+            )
             for slot in range(self.slots)
         ]
 
-    def _bank(self, safety: SafetyModel, tolerances: np.ndarray) -> tuple[np.ndarray, list[Row]]:
+    def _bank(self, safety: SafetyModel, tolerances: np.ndarray) -> tuple[np.ndarray, list[PlanRow]]:
         """For each slot the optimum by the largest factor at which rollouts keep its tolerance, by bisection.
 
         Where even the least hazard is above the strictest tolerance, all of them are raised until it is met: the first
@@ -87,7 +83,7 @@ class TableBank:
         pairs = PairHazards(self.model, self.constraints, safety)
         policies = np.stack([pairs.least()] * self.slots)
         rows = self._predicted(policies, safety)
-        raised = max(1.0, float(np.max(np.asarray(rows[0]["mean_costs"]) / tolerances[0])))
+        raised = max(1.0, float(np.max(np.asarray(rows[0].mean_costs) / tolerances[0])))
         tolerances = np.minimum(raised * tolerances, SURE)
         low, high = (np.full(self.slots, np.log(end)) for end in REACH)
         middle = np.zeros(self.slots)
@@ -95,8 +91,8 @@ class TableBank:
             found = [pairs.optimum(row, factor) for row, factor in zip(tolerances, np.exp(middle), strict=True)]
             tried = np.stack([policy if new is None else new for new, policy in zip(found, policies, strict=True)])
             for slot, row in enumerate(self._predicted(tried, safety)):
-                keeps = bool(np.all(row["mean_costs"] <= tolerances[slot]))
-                if keeps and row["mean_return"] >= rows[slot]["mean_return"]:
+                keeps = bool(np.all(row.mean_costs <= tolerances[slot]))
+                if keeps and row.mean_return >= rows[slot].mean_return:
                     policies[slot], rows[slot] = tried[slot], row
                 if keeps or found[slot] is None:
                     low[slot] = middle[slot]
@@ -105,12 +101,12 @@ class TableBank:
             middle = (low + high) / 2
         return policies, rows
 
-    def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[Row]:
+    def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[PlanRow]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
     def polish(
         self, safety: SafetyModel, tolerances: np.ndarray, lost: bool
-    ) -> Iterator[tuple[list[Row], TabularPolicy]]:
+    ) -> Iterator[tuple[list[PlanRow], TabularPolicy]]:
         """An optimum needs no polish."""
         yield self.advance(0, safety, tolerances, lost), self.policies
 

@@ -15,18 +15,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from sidestep.core.constraints import Constraint
+from sidestep.planning.rows import PlanRow
 from sidestep.report.drawings import shade
 from sidestep.report.svg import FAINT, INK, SIZE
-from sidestep.runs.records import Metric, Round
+from sidestep.runs.records import Round
 from sidestep.safety.explain import Explanation
 from sidestep.safety.plots import blame_plot, reliability_plot
 
-Histories = Sequence[Sequence[Metric]]  # the rows of each seed
+Histories = Sequence[Sequence[PlanRow]]  # the rows of each seed
 Stroke = Literal["-", "--"]
 WIDE = 30.0  # ratio of largest to smallest multiplier from which the axis is logarithmic
 
 
-def epochs(rows: Sequence[Metric]) -> tuple[np.ndarray, list[float]]:
+def epochs(rows: Sequence[PlanRow]) -> tuple[np.ndarray, list[float]]:
     """Epochs done at each row, counted on from round to round, and where rounds begin."""
     done: list[float] = []
     begins: list[float] = []
@@ -146,10 +147,10 @@ def _over_epochs(histories: Histories) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _column(rows: Sequence[Metric] | Sequence[Round], name: str, entry: int | None = None) -> np.ndarray:
+def _column(rows: Sequence[PlanRow] | Sequence[Round], name: str, entry: int | None = None) -> np.ndarray:
     """One number per row; NaN where a row has none."""
 
-    def of(row: Metric | Round) -> float:
+    def of(row: PlanRow | Round) -> float:
         value = getattr(row, name)
         if entry is not None:
             value = value[entry] if value is not None and entry < len(value) else None

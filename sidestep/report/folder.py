@@ -10,10 +10,11 @@ from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.core.model import Model, Policy, Trajectory
 from sidestep.deploy.answers import Answer
 from sidestep.labels.store import Source, Store
+from sidestep.planning.rows import PlanRow
 from sidestep.policies.files import load_policy
 from sidestep.report.kept import Kept, read_kept
 from sidestep.runs.folder import LABELS, Run
-from sidestep.runs.records import Metric, Round
+from sidestep.runs.records import Round
 from sidestep.safety.base import SafetyModel, predict
 from sidestep.safety.io import Scores, load_safety, safety_header
 
@@ -42,7 +43,7 @@ class Folder(Answer):
         return Ledger(self.run).audits
 
     @cached_property
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[PlanRow]:
         return self.run.metrics()
 
     @cached_property
@@ -50,7 +51,7 @@ class Folder(Answer):
         return self.run.rounds()
 
     @property
-    def histories(self) -> list[list[Metric]]:
+    def histories(self) -> list[list[PlanRow]]:
         """The rows of each seed, in the order of time."""
         rows = self.metrics
         if not rows and self.seeds:

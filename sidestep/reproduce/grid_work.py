@@ -151,13 +151,13 @@ class PlanGrid:
         curve, history, seconds = [], [], []
         for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
             history += rows
-            seconds.append(rows[0]["seconds"])
+            seconds.append(rows[0].seconds)
             policy = jax.tree.map(lambda leaf: leaf[0], state.learners.policy)
             curve.append(
                 {
-                    "epoch": rows[0]["epoch"],
-                    "deviation": rows[0]["sampled_return_deviation"],
-                    "multiplier": rows[0]["train_multipliers"][0],
+                    "epoch": rows[0].epoch,
+                    "deviation": rows[0].sampled_return_deviation,
+                    "multiplier": rows[0].train_multipliers[0],
                     **judged(model, policy, tables, sampled=True),
                 }
             )
@@ -165,7 +165,7 @@ class PlanGrid:
         result: Figures = {
             "labels": self.labels,
             "diagnosis": plan.diagnosis,
-            "seconds_per_epoch": float(np.sum(seconds[1:]) / max(history[-1]["epoch"] - history[0]["epoch"], 1)),
+            "seconds_per_epoch": float(np.sum(seconds[1:]) / max(history[-1].epoch - history[0].epoch, 1)),
             "curve": curve,
         }
         for name, shown in (("likeliest", plan.last.mean()), ("sampled", plan.last)):  # the last policy, as the paper

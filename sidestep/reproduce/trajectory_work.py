@@ -93,26 +93,26 @@ class PlanContinuous:
         runs: list[list[Figures]] = [[] for _ in self.seeds]
         seconds = []
         for state, rows in planner.run(state):  # noqa: B020 (each state follows from the one before)
-            seconds.append(rows[0]["seconds"])
+            seconds.append(rows[0].seconds)
             for index, row in enumerate(rows):
                 policy = jax.tree.map(lambda leaf, at=index: leaf[at], state.learners.policy)
-                key = jax.random.fold_in(stream(self.seeds[index], JUDGING), row["epoch"])
+                key = jax.random.fold_in(stream(self.seeds[index], JUDGING), row.epoch)
                 runs[index].append(_tested(row) | _spread(model, policy, key, config.test_batch))
         trained = config.epochs - config.test_every  # without the first stretch, in which programs are compiled
         per_epoch = float(np.sum(seconds[1:]) / max(trained, 1))
         return {"runs": runs, "seconds_per_epoch": per_epoch, "epochs": config.epochs}
 
 
-def _tested(row: Figures) -> Figures:
+def _tested(row: PlanRow) -> Figures:
     """The figures of a test that tables and figures are made from; `free` is the share without side effects."""
     return {
-        "epoch": row["epoch"],
-        "sampled_return": row["sampled_return"],
-        "mean_return": row["mean_return"],
-        "sampled_free": row["sampled_true"][0],
-        "mean_free": row["mean_true"][0],
-        "predicted_free": row["sampled_predicted"][0] if "sampled_predicted" in row else None,
-        "multiplier": row["train_multipliers"][0] if row["train_multipliers"] else None,
+        "epoch": row.epoch,
+        "sampled_return": row.sampled_return,
+        "mean_return": row.mean_return,
+        "sampled_free": row.sampled_true[0],
+        "mean_free": row.mean_true[0],
+        "predicted_free": row.sampled_predicted[0] if row.sampled_predicted else None,
+        "multiplier": row.train_multipliers[0] if row.train_multipliers else None,
     }
 
 

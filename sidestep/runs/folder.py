@@ -25,7 +25,7 @@ from sidestep.core.errors import DiskFull, InputError
 from sidestep.core.records import Json, JsonObject, checked, to_json
 from sidestep.runs.inputs import RunFiles, copied
 from sidestep.runs.lock import locked
-from sidestep.runs.records import Metric, Round, RunConfig, read_config, read_json, read_metrics, read_rounds, read_rows
+from sidestep.runs.records import Round, RunConfig, read_config, read_json, read_metrics, read_rounds, read_rows
 from sidestep.runtime.files import append, atomic_write, remove_partial, writing
 from sidestep.runtime.serialisation import load_tree, read_header, save_tree
 
@@ -133,10 +133,10 @@ class Run:
         file = self.path / "state.safetensors"
         return (load_tree(file, like), read_header(file)) if file.exists() else None
 
-    def append_metrics(self, rows: Iterable[Mapping[str, Json]]) -> None:
-        append(self.target("metrics.jsonl"), "".join(json.dumps(row) + "\n" for row in rows))
+    def append_metrics(self, rows: Iterable[PlanRow]) -> None:
+        append(self.target("metrics.jsonl"), "".join(json.dumps(row.to_json()) + "\n" for row in rows))
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[PlanRow]:
         return read_metrics(self.path / "metrics.jsonl")
 
     def metric_rows(self) -> list[JsonObject]:

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.records import JsonObject, Number, checked, to_json
+from sidestep.planning.rows import PlanRow
 from sidestep.runtime.files import read_bytes
 
 FORMAT, READS = 2, (1, 2)  # runs of format 1 have no copies of their inputs
@@ -69,23 +70,6 @@ class RunConfig:
     @property
     def scale(self) -> Scale:
         return Scale(self.categories)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A line of metrics.jsonl: one test of one of the policies that are trained together."""
-
-    seed_index: int = 0
-    epoch: int = 0
-    round: int | None = None
-    feasible: bool | None = None
-    seconds: Number | None = None
-    mean_return: Number | None = None
-    mean_costs: tuple[Number, ...] | None = None
-    mean_predicted: tuple[Number, ...] | None = None
-    mean_true: tuple[Number, ...] | None = None
-    train_multipliers: tuple[Number, ...] | None = None
-    train_gradient_norms: tuple[Number, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,8 +137,8 @@ def _renamed(row: object) -> object:
     return {**row, "mean_return": row["return"]} if isinstance(row, dict) and "return" in row else row
 
 
-def read_metrics(file: Path) -> list[Metric]:
-    return [checked(Metric, row, f"{file}:{number}") for number, row in enumerate(read_rows(file), 1)]
+def read_metrics(file: Path) -> list[PlanRow]:
+    return [checked(PlanRow, row, f"{file}:{number}") for number, row in enumerate(read_rows(file), 1)]
 
 
 def read_rows(file: Path) -> list[JsonObject]:
@@ -170,13 +154,13 @@ def read_rows(file: Path) -> list[JsonObject]:
     return rows
 
 
-def require_tests(rows: Sequence[Metric], seeds: int, constraints: int, categories: int, file: Path) -> None:
+def require_tests(rows: Sequence[PlanRow], seeds: int, constraints: int, categories: int, file: Path) -> None:
     """Every row tells of a test what a run that goes on will look at."""
     for number, row in enumerate(rows, 1):
         lengths = []
         if constraints:  # without any, a row tells of no more categories than occurred
-            lengths = [(row.mean_costs or (), constraints), (row.train_multipliers or (), constraints)]
-            lengths += [(part, categories) for part in (row.mean_true, row.mean_predicted) if part is not None]
+            lengths = [(row.mean_costs, constraints), (row.train_multipliers, constraints)]
+            lengths += [(part, categories) for part in (row.mean_true, row.mean_predicted) if part]
         lengths_fit = all(len(part) == length for part, length in lengths)
         norms_fit = len(row.train_gradient_norms or ()) in (0, constraints, constraints + 1)
         known = row.mean_return is not None and row.feasible is not None
