@@ -60,7 +60,7 @@ MOST_MEMORY, GROWTH = 2**30, 2**28  # bytes of a process beyond which it forgets
 
 
 @pytest.fixture(autouse=True, scope="module")
-def limit():
+def memory_limit():
     """The memory at which a test is followed by forgetting. Programs of one file serve no other."""
     limit = {"bytes": MOST_MEMORY}
     yield limit
@@ -68,12 +68,12 @@ def limit():
 
 
 @pytest.fixture(autouse=True)
-def stay_small(limit):
+def stay_small(memory_limit):
     """Some files compile so many programs that they have to be forgotten in between."""
     yield
-    if resident() > limit["bytes"]:
+    if resident() > memory_limit["bytes"]:
         forget_programs()
-        limit["bytes"] = max(MOST_MEMORY, resident() + GROWTH)
+        memory_limit["bytes"] = max(MOST_MEMORY, resident() + GROWTH)
 
 
 def forget_programs():

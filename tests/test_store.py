@@ -439,7 +439,7 @@ def test_damage_is_found_when_it_is_read_and_named_by_verify(store, name, capsys
     ids, _ = store.add(random_trajectories(8), policy="random")
     store.label(ids[:4], [0, 1, 2, 0], "alice")
     assert main(["label", str(store.path), "--verify"]) == 0
-    assert "8 trajectories and 4 labels looked at: all are as they were put in\n" in capsys.readouterr().out
+    assert "8 trajectories and 4 labels checked: all are as they were put in\n" in capsys.readouterr().out
     edit(store.path, "PRAGMA foreign_keys = OFF", statement)
     with pytest.raises(InputError, match=re.escape(words)):
         read_whole_store(store.path)
@@ -464,7 +464,7 @@ def test_verify_counts_every_fault(store, capsys):
     assert main(["label", str(store.path), "--verify"]) == 2
     said = capsys.readouterr()
     assert "trajectory 1: its numbers are not those that were put in" in said.err
-    assert f"({len(found.faults)} faults in all); 40 trajectories and 40 labels looked at" in said.err
+    assert f"({len(found.faults)} faults in all); 40 trajectories and 40 labels checked" in said.err
     assert said.out.count("\n") == 19
 
 

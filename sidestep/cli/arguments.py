@@ -5,6 +5,7 @@ A field says its type, its default and its help text (`core/options.py`). The pa
 
 import argparse
 import difflib
+import inspect
 import math
 import types
 from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
-class _Help(argparse.HelpFormatter):
+class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=110)
 
@@ -102,7 +103,7 @@ def _parser(command: type, prog: str) -> _Parser:
     parser = _Parser(
         prog=prog,
         usage=f"{prog} {' '.join([*_needed(command), '[options]'])}",
-        description=command.__doc__,
+        description=inspect.getdoc(command),
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         exit_on_error=False,

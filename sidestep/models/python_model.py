@@ -63,6 +63,7 @@ class WithStatedBounds:
     """A user's model that states its action bounds in the spec only."""
 
     def __init__(self, inner: Model) -> None:
+        self.inner = inner
         self.spec = inner.spec
         self.reset = inner.reset
         self.step = inner.step

@@ -96,7 +96,7 @@ def ppo_steps(
 
     carry = (learner, jnp.zeros(()), jnp.zeros(()))
     (learner, clipped, entropy), _ = jax.lax.scan(one_pass, carry, jax.random.split(key, method.passes))
-    steps = jnp.maximum(minibatches * method.passes, 1)
+    steps = jnp.maximum(minibatches * method.passes, 1).astype(clipped.dtype)
     return learner, {"clip_share": clipped / steps, "entropy": entropy / steps}
 
 
