@@ -19,6 +19,7 @@ from sidestep.core.model import Space, Spec, Trajectory, UniformPolicy, Variable
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
+from sidestep.planning.rows import PlanRow
 from sidestep.policies.files import save_policy
 from sidestep.policies.networks import make_policy
 from sidestep.report import figures
@@ -27,7 +28,7 @@ from sidestep.report.html import write_report
 from sidestep.report.page import number, tag
 from sidestep.report.svg import INK, style, svg
 from sidestep.runs.folder import Run
-from sidestep.runs.records import Metric, Round
+from sidestep.runs.records import Round
 from sidestep.safety.io import make_safety, save_safety
 
 MODEL = '''
@@ -396,20 +397,20 @@ def test_trajectories_are_drawn_on_their_domain(model, expected):
 
 
 def test_epochs_count_on_from_round_to_round():
-    rows = [Metric(epoch=epoch, round=place) for place in range(2) for epoch in (50, 100)]
+    rows = [PlanRow(epoch=epoch, round=place) for place in range(2) for epoch in (50, 100)]
     done, begins = figures.epochs(rows)
     assert done.tolist() == [50, 100, 150, 200]
     assert begins == [100]
-    on = [Metric(epoch=epoch, round=place) for epoch, place in ((50, 0), (100, 0), (150, 1))]
+    on = [PlanRow(epoch=epoch, round=place) for epoch, place in ((50, 0), (100, 0), (150, 1))]
     assert figures.epochs(on)[0].tolist() == [50, 100, 150]
 
 
 def test_curves_of_rows_with_holes():
     constraints = parse_constraints(["none>=0.95"], Scale())
     rows = [
-        Metric(epoch=1),
-        Metric(**metric(2, mean_true=[0.5], mean_return=None)),
-        Metric(**metric(3, train_multipliers=[1000.0])),
+        PlanRow(epoch=1),
+        PlanRow(**metric(2, mean_true=[0.5], mean_return=float("nan"))),
+        PlanRow(**metric(3, train_multipliers=[1000.0])),
     ]
     with style():
         for figure in (

@@ -35,7 +35,7 @@ class TableBatch(eqx.Module):
         return values[self.seen], log_policy(self.problem, learner.policy)[self.seen, self.raws[..., 0].astype(int)]
 
     def update_statistics(self, learner: Learner, discount: float) -> Learner:
-        returns = self.rewards @ discount ** jnp.arange(self.rewards.shape[1])
+        returns = self.rewards @ discount ** jnp.arange(self.rewards.shape[1], dtype=self.rewards.dtype)
         return replace(learner, returns=learner.returns.updated(returns[:, None], jnp.ones(len(returns))))
 
 

@@ -14,6 +14,7 @@ from sidestep.core.records import to_json
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.planning.plan import Planner
+from sidestep.planning.rows import PlanRow
 from sidestep.reproduce.data import learning_trajectories
 from sidestep.reproduce.grid_work import FITTING, JUDGING, PLANNING, stream
 from sidestep.reproduce.jobs import Figures

@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 from sidestep import __version__
 from sidestep.core.errors import DiskFull, InputError
 from sidestep.core.records import Json, JsonObject, checked, to_json
+from sidestep.planning.rows import PlanRow
 from sidestep.runs.inputs import RunFiles, copied
 from sidestep.runs.lock import locked
 from sidestep.runs.records import Round, RunConfig, read_config, read_json, read_metrics, read_rounds, read_rows

@@ -138,7 +138,9 @@ def _renamed(row: object) -> object:
 
 
 def read_metrics(file: Path) -> list[PlanRow]:
-    return [checked(PlanRow, row, f"{file}:{number}") for number, row in enumerate(read_rows(file), 1)]
+    """A value that is null is taken as one that is not there."""
+    rows = [{name: value for name, value in row.items() if value is not None} for row in read_rows(file)]
+    return [checked(PlanRow, row, f"{file}:{number}") for number, row in enumerate(rows, 1)]
 
 
 def read_rows(file: Path) -> list[JsonObject]:
