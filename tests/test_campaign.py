@@ -10,7 +10,7 @@ import pytest
 
 from sidestep.campaign.campaign import Campaign
 from sidestep.campaign.choice import believed_costs, challenger, favourite, optimism
-from sidestep.campaign.config import CampaignConfig
+from sidestep.campaign.config import POLISH_TEST, CampaignConfig
 from sidestep.campaign.evidence import best_harmless, varied
 from sidestep.campaign.records import Candidate
 from sidestep.campaign.schedule import SLOTS, certifiable, certifiable_costs, tolerance_schedule
@@ -283,7 +283,7 @@ SMALL = CampaignConfig(
     later_fit=50,
     round_epochs=4,
     searching_rounds=1,
-    polish_epochs=50,
+    polish_epochs=2 * POLISH_TEST,
     audits=2,
     rollouts=100,
 )
@@ -338,11 +338,15 @@ class TestTrajectories:
         assert result.audit_labels == 100 * result.audits
         assert len(whole.setting.store.labelled()[0]) == result.labels_used
 
-        stops = ["auditing", "polishing", "planning", "fitting"]
+        # The stage at which to stop, and how often it is passed before; the second test of the last planning is one.
+        stops = [("auditing", 0), ("polishing", 1), ("polishing", 0), ("planning", 0), ("fitting", 0)]
+        seen = [[]]  # the stages between two stops
 
         def stopping(stage, record):
-            if stops and stage == stops[-1]:
+            seen[-1].append(stage)
+            if stops and stage == stops[-1][0] and seen[-1].count(stage) > stops[-1][1]:
                 stops.pop()
+                seen.append([])
                 raise Stopped
 
         people, asked = self.campaign(tmp_path / "people", walk, PeopleExpert(Scale()), stopping), []
@@ -360,9 +364,11 @@ class TestTrajectories:
                 asked += needed.ids
                 store.label(needed.ids, lingering(store.get(needed.ids)), annotator="ann")
         assert stops == []
+        assert seen[-2].count("polishing") == 1, "what was tested before a stop is not done again"
+        assert "fitting" not in seen[-2]
         assert len(asked) == len(set(asked)) == result.labels_used
         files = sorted(file.name for file in (tmp_path / "whole").glob("[rp]o*-*-*.safetensors"))
-        assert len(files) == 4 * SMALL.rounds + 4
+        assert len(files) == 4 * SMALL.rounds + 4 * 2
         for name in [*files, "safety.safetensors"]:
             assert (tmp_path / "people" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

@@ -80,9 +80,9 @@ class Campaign:
 
     def polish(self, state: State, evidence: Evidence) -> State:
         polished = self.strategy.polish(state, evidence)
-        if len(polished.rounds) > len(state.rounds):
+        if polished.stage != "polish" and len(polished.rounds) > polished.round:
             self.setting.show("round", polished.rounds[-1])
-        return replace(polished, stage="verify")
+        return polished
 
     def verify(self, state: State, evidence: Evidence) -> State:
         """Labels of their own for the candidate that would be chosen, then for those that might replace it."""
@@ -169,12 +169,11 @@ class Campaign:
         setting.run.save_state(self.strategy.arrays, to_json(state))
 
     def _load(self) -> State:
-        run, saved = self.setting.run, self.setting.run.load_state(self.strategy.arrays)
-        state = State()
-        if saved is not None:
-            self.strategy.arrays, header = saved
-            place = str(run.path / "state.safetensors")
-            state = read_state(header, len(self.setting.constraints), place)
+        run, state, header = self.setting.run, State(), self.setting.run.state_header()
+        if header is not None:
+            state = read_state(header, len(self.setting.constraints), str(run.path / "state.safetensors"))
+            self.strategy.expect(polishing=state.stage == "polish" and bool(state.candidates))
+            self.strategy.arrays = run.load_state(self.strategy.arrays)
         if any((audit.candidate or 0) >= len(state.candidates) for audit in self.ledger.of_run):
             raise InputError("an audit is of a candidate that the checkpoint does not have", place=self.ledger.place)
         run.cut_metrics(state.rows)

@@ -58,6 +58,9 @@ class PairStrategy:
     def prepare(self) -> None:
         """A linear program compiles nothing."""
 
+    def expect(self, *, polishing: bool) -> None:
+        """Nothing changes: the last planning is one step."""
+
     def explore(self) -> list[Question]:
         """The first optimum says where to look."""
         return []
@@ -84,7 +87,7 @@ class PairStrategy:
             policy = self._trained(optimum, category)
         self.setting.keep(ANSWER, policy)
         costs = tuple(float(value) for value in optimum.constraint_values)
-        return replace(state, candidates=(Candidate(ANSWER, optimum.value, costs),))
+        return replace(state, stage="verify", candidates=(Candidate(ANSWER, optimum.value, costs),))
 
     def policy_of(self, candidate: Candidate) -> BankPolicy:
         file = self.setting.run.path / "safety.safetensors"

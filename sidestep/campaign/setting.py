@@ -71,6 +71,10 @@ class Strategy(Protocol):
         """Compile in the background what will be needed."""
         ...
 
+    def expect(self, *, polishing: bool) -> None:
+        """Give `arrays` the structure that they have in the rounds, or during the last planning."""
+        ...
+
     def explore(self) -> list[Question]:
         """The first questions."""
         ...
@@ -80,7 +84,7 @@ class Strategy(Protocol):
         ...
 
     def polish(self, state: State, evidence: Evidence) -> State:
-        """The last planning: the state with all candidates."""
+        """The last planning, up to its next test: the state with more candidates, the stage "verify" after the last."""
         ...
 
     def policy_of(self, candidate: Candidate) -> BankPolicy: ...

@@ -61,6 +61,9 @@ class TrajectoryStrategy:
             )
             self.bank = GradientBank(model, setting.constraints, setting.planning, schedule, self.safety, key, truth)
 
+    def expect(self, *, polishing: bool) -> None:
+        self.bank.expect(polishing=polishing)
+
     @property
     def arrays(self) -> PyTree:
         return self.bank.state, self.safety
@@ -100,18 +103,33 @@ class TrajectoryStrategy:
         return replace(state, round=number + 1, stage=stage, rounds=(*state.rounds, done)), questions
 
     def polish(self, state: State, evidence: Evidence) -> State:
-        """The last fit, and the last planning against it; every round and every test gives a candidate per slot."""
-        began, number = time.perf_counter(), state.round
+        """The last fit, and the last planning against it, up to its next test.
+
+        Every round, by what the last fit predicts of its policies, and every test gives a candidate per slot.
+        """
+        if not state.candidates:
+            state = self._begin_polish(state, evidence)
+        began = time.perf_counter()
+        rows, policies, finished = self.bank.polish(self.safety)
+        self.setting.show("polishing", None)
+        state = self._log(state, rows)
+        candidates = []
+        for slot, row in enumerate(rows):
+            file = f"polished-{row.epoch}-{slot}.safetensors"
+            self.setting.keep(file, _of(policies, slot))
+            candidates.append(_candidate(file, row))
+        last = _with_rows(state.rounds[-1], rows, time.perf_counter() - began)
+        state = replace(state, candidates=(*state.candidates, *candidates), rounds=(*state.rounds[:-1], last))
+        return replace(state, stage="verify") if finished else state
+
+    def _begin_polish(self, state: State, evidence: Evidence) -> State:
+        began = time.perf_counter()
+        before = lost(state)
         state, report, tolerances = self._fit(state, evidence)
-        candidates = [candidate for earlier in range(number) for candidate in self._reconsidered(earlier)]
-        for rows, policies in self.bank.polish(self.safety, tolerances, lost(state)):
-            self.setting.show("polishing", None)
-            state = self._log(state, rows)
-            for slot, row in enumerate(rows):
-                file = f"polished-{row.epoch}-{slot}.safetensors"
-                self.setting.keep(file, _of(policies, slot))
-                candidates.append(_candidate(file, row))
-        done = self._round(state, rows, tolerances, evidence.optimism, report, time.perf_counter() - began)
+        candidates = [candidate for earlier in range(state.round) for candidate in self._reconsidered(earlier)]
+        self.bank.begin_polish(self.safety, tolerances, before)
+        blank = [PlanRow() for _ in range(SLOTS)]
+        done = self._round(state, blank, tolerances, evidence.optimism, report, time.perf_counter() - began)
         spec, store = self.setting.model.spec, self.setting.store
         about = {"labels": len(state.asked_ids)}
         target = self.setting.run.target("safety.safetensors")
@@ -168,26 +186,37 @@ class TrajectoryStrategy:
         report: FitReport,
         seconds: float,
     ) -> Round:
-        middle, scores = rows[SHOWN], report.scores
+        scores = report.scores
         assert scores is not None
-        return Round(
+        done = Round(
             round=state.round,
             labels=len(state.asked_ids),
             asked=0,
-            mean_return=middle.mean_return,
-            predicted=middle.mean_predicted,
             margin=float(1.0 - tolerances[SHOWN, 0] / max(self.setting.constraints[0].tolerance, 1e-9)),
             optimism=gap,
-            slots=tuple(
-                Slot(tuple(tolerance.tolist()), row.mean_return, row.mean_costs)
-                for tolerance, row in zip(tolerances, rows, strict=True)
-            ),
+            slots=tuple(Slot(tuple(tolerance.tolist()), 0.0, ()) for tolerance in tolerances),
             accuracy=scores.accuracy,
             log_loss=scores.log_loss,
             ece=scores.calibration_error,
-            seconds=seconds,
-            feasible=middle.feasible,
         )
+        return _with_rows(done, rows, seconds)
+
+
+def _with_rows(done: Round, rows: list[PlanRow], seconds: float) -> Round:
+    """A round with the figures of its last test."""
+    middle = rows[SHOWN]
+    slots = [
+        replace(slot, mean_return=row.mean_return, costs=row.mean_costs)
+        for slot, row in zip(done.slots, rows, strict=True)
+    ]
+    return replace(
+        done,
+        mean_return=middle.mean_return,
+        predicted=middle.mean_predicted,
+        slots=tuple(slots),
+        seconds=(done.seconds or 0.0) + seconds,
+        feasible=middle.feasible,
+    )
 
 
 def lost(state: State) -> bool:

@@ -86,10 +86,10 @@ def continue_run(loaded: Answer, quiet: bool, as_json: bool) -> int:
     seeds = asked.seed + np.arange(asked.seeds)
     keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), TRAINING))(seeds)
     state = planner.start(keys, search=not run.has("state.safetensors"))
-    saved = run.load_state(state)
+    header = run.state_header()
     history: list[PlanRow] = []
-    if saved is not None:
-        state, header = saved
+    if header is not None:
+        state = run.load_state(state)
         run.cut_metrics(checked(PlanClock, header, str(run.path / "state.safetensors")).rows)
         sizes = (asked.seeds, len(loaded.constraints), len(asked.categories))
         require_tests(run.metrics(), *sizes, run.path / "metrics.jsonl")

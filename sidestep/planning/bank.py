@@ -4,9 +4,9 @@
 sees no difference. A slot is one of the bank's policies, with its tolerance.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -54,6 +54,14 @@ class BankSchedule:
     least_rate: float  # share of the step size that is left in the last round
 
 
+class Polished(NamedTuple):
+    """A test of the last planning."""
+
+    rows: list[PlanRow]
+    policies: BankPolicy  # a stack
+    finished: bool
+
+
 class PolicyBank(Protocol):
     """What a campaign needs of a planner."""
 
@@ -78,10 +86,17 @@ class PolicyBank(Protocol):
         """
         ...
 
-    def polish(
-        self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool
-    ) -> Iterator[tuple[list[PlanRow], BankPolicy]]:
-        """The last planning, against the final safety model: at every test, rows and the stack of policies."""
+    def begin_polish(self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool) -> None:
+        """Make ready for the last planning, against the final safety model."""
+        ...
+
+    def expect(self, *, polishing: bool) -> None:
+        """Give `state` the structure that it has in the rounds, or during the last planning: for a checkpoint to be
+        loaded into."""
+        ...
+
+    def polish(self, safety: SafetyModel) -> "Polished":
+        """The last planning up to its next test."""
         ...
 
     def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
@@ -122,14 +137,23 @@ class GradientBank:
         last = with_options(config, {**POLISH, **changes})
         self.polisher = Planner(model, safety, constraints, last, label)
         self.keys = jax.random.split(key, schedule.slots)
-        self.state = self.planner.start(self.keys, search=False).learners
+        self.learners = self.planner.start(self.keys, search=False).learners
+        self.polishing: Learner | None = None
+
+    @property
+    def state(self) -> PyTree:
+        return self.learners if self.polishing is None else (self.learners, self.polishing)
+
+    @state.setter
+    def state(self, saved: PyTree) -> None:
+        self.learners, self.polishing = saved if isinstance(saved, tuple) else (saved, None)
 
     @property
     def policies(self) -> NetworkPolicy:
-        return self.state.policy
+        return self.learners.policy
 
     def prepare(self) -> None:
-        start, safety = self.state, self.planner.problem.safety
+        start, safety = self.learners, self.planner.problem.safety
         assert safety is not None
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
@@ -137,23 +161,30 @@ class GradientBank:
     def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[PlanRow]:
         self.planner.set_safety_model(safety)
         learners = self._select_starts(number, tolerances, lost)
-        state = PlannerState(learners, learners.policy, jnp.full(self.schedule.slots, -jnp.inf, float))
-        state, rows = self.planner.advance(state)
-        self.state = state.learners
+        state, rows = self.planner.advance(_as_state(learners))
+        self.learners = state.learners
         return rows
 
-    def polish(
-        self, safety: SafetyModel, tolerances: np.ndarray, lost: bool
-    ) -> Iterator[tuple[list[PlanRow], BankPolicy]]:
+    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
+        before = self._select_starts(self.schedule.rounds, tolerances, lost) if lost else self.learners
+        self.polishing = self._remembering(before, safety, tolerances)
+
+    def expect(self, *, polishing: bool) -> None:
+        safety = self.planner.problem.safety
+        assert safety is not None
+        tolerances = np.asarray(self.learners.tolerances)
+        self.polishing = self._remembering(self.learners, safety, tolerances) if polishing else None
+
+    def polish(self, safety: SafetyModel) -> Polished:
+        assert self.polishing is not None
         self.polisher.set_safety_model(safety)
-        before = self._select_starts(self.schedule.rounds, tolerances, lost) if lost else self.state
-        learners = self._remembering(before, safety, tolerances)
-        state = PlannerState(learners, learners.policy, jnp.full(self.schedule.slots, -jnp.inf, float))
-        for state, rows in self.polisher.run(state):  # noqa: B020 (each state follows from the one before)
-            yield rows, state.learners.policy
+        state, rows = self.polisher.advance(_as_state(self.polishing))
+        finished = int(state.learners.epoch[0]) >= self.polisher.config.epochs
+        self.polishing = None if finished else state.learners
+        return Polished(rows, state.learners.policy, finished)
 
     def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""
@@ -166,7 +197,7 @@ class GradientBank:
     def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
         assert isinstance(policies, NetworkPolicy)
         self.planner.set_safety_model(safety)
-        mean = jax.tree.map(np.asarray, self.planner.test(replace(self.state, policy=policies))["mean"])
+        mean = jax.tree.map(np.asarray, self.planner.test(replace(self.learners, policy=policies))["mean"])
         return [
             PlanRow(
                 mean_return=mean["return"][slot].item(),
@@ -185,7 +216,7 @@ class GradientBank:
         Where a safety model sees nothing but harm its gradient leads nowhere, and a policy that got there stays: then
         the search, which needs no gradient, is due again.
         """
-        learners = [self.state] if number else []
+        learners = [self.learners] if number else []
         if number < self.schedule.searching_rounds or lost:
             keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
             fresh = self.planner.start(keys, tolerances=tolerances).learners
@@ -198,6 +229,11 @@ class GradientBank:
             picks = select_starts(returns, costs, tolerances)
             stacked = picked(learners, picks)
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
+
+
+def _as_state(learners: Learner) -> PlannerState:
+    """Of learners whose best policy so far nobody asks for: every test gives candidates."""
+    return PlannerState(learners, learners.policy, jnp.full(len(learners.epoch), -jnp.inf, float))
 
 
 def select_starts(

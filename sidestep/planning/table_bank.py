@@ -1,6 +1,5 @@
 """The bank of policies of a finite model: every slot is the optimum of a linear program."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import equinox as eqx
@@ -15,7 +14,7 @@ from sidestep.core.model import FiniteModel, rollout
 from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
-from sidestep.planning.bank import BankPolicy
+from sidestep.planning.bank import BankPolicy, Polished
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.rows import PlanRow
 from sidestep.safety.base import SafetyModel
@@ -45,6 +44,7 @@ class TableBank:
         self.model, self.constraints, self.slots, self.key = model, constraints, slots, key
         best = value_iteration(model.finite, model.finite.reward, discount=1.0).policy
         self.state = jnp.asarray(np.stack([best] * slots), float)
+        self.tolerances = np.ones((slots, len(constraints)))
 
     @property
     def policies(self) -> TabularPolicy:
@@ -104,11 +104,15 @@ class TableBank:
     def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[PlanRow]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
-    def polish(
-        self, safety: SafetyModel, tolerances: np.ndarray, lost: bool
-    ) -> Iterator[tuple[list[PlanRow], TabularPolicy]]:
+    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
+        self.tolerances = tolerances
+
+    def expect(self, *, polishing: bool) -> None:
+        """Nothing changes: one test is all of it."""
+
+    def polish(self, safety: SafetyModel) -> Polished:
         """An optimum needs no polish."""
-        yield self.advance(0, safety, tolerances, lost), self.policies
+        return Polished(self.advance(0, safety, self.tolerances, False), self.policies, finished=True)
 
     def noisy(self, noise: float) -> TabularPolicy:
         uniform = 1.0 / self.state.shape[-1]

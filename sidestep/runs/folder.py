@@ -129,10 +129,14 @@ class Run:
     def save_state(self, tree: PyTree, header: JsonObject) -> None:
         save_tree(self.target("state.safetensors"), tree, header)
 
-    def load_state(self, like: PyTree) -> tuple[PyTree, JsonObject] | None:
-        """The last checkpoint and its header, which the caller checks; None when the run stopped before its first."""
+    def load_state(self, like: PyTree) -> PyTree:
+        """The last checkpoint, in the structure of `like`."""
+        return load_tree(self.path / "state.safetensors", like)
+
+    def state_header(self) -> JsonObject | None:
+        """The header of the last checkpoint, which the caller checks; None when the run stopped before its first."""
         file = self.path / "state.safetensors"
-        return (load_tree(file, like), read_header(file)) if file.exists() else None
+        return read_header(file) if file.exists() else None
 
     def append_metrics(self, rows: Iterable[PlanRow]) -> None:
         append(self.target("metrics.jsonl"), "".join(json.dumps(row.to_json()) + "\n" for row in rows))
