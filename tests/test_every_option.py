@@ -29,8 +29,8 @@ from sidestep.core.errors import InputError
 from sidestep.labels.store import Store
 from sidestep.models import load_model
 from sidestep.models.domains.driving.model import Driving
+from sidestep.planning import loop
 from sidestep.planning.learner import Learner
-from sidestep.planning.loop import search_phase, test_phase, train_chunk
 from sidestep.planning.options import CHOICES, TABLE, flattened, plan_options, with_options
 from sidestep.planning.plan import Planner
 from sidestep.planning.presets import preset, preset_for
@@ -332,7 +332,7 @@ def programs(home):
         told = [str(np.asarray(leaf).tolist()) for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array))]
         never = Planner(model, safety, parse_constraints(["severe<=0"], Scale()), config)
         told.append(str(never._feasible({"costs": np.full((1, 1), 0.007)}, np.zeros((1, 1)))))
-        for part in (train_chunk, test_phase, *([search_phase] if config.search else [])):
+        for part in (loop.train_chunk, loop.test_phase, *([loop.search_phase] if config.search else [])):
             program = eqx.filter_make_jaxpr(part(problem, config))(learner)[0]
             told += [str(program), *(str(np.asarray(value)) for value in program.consts if value.dtype == float)]
         return "".join(told)

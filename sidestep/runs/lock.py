@@ -12,6 +12,7 @@ import shlex
 import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ except ImportError:  # not POSIX: what the file says has to do
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "run.lock"
+LOOKS, PAUSE = 20, 0.05  # at the name of a holder, and seconds between them
 
 
 @contextmanager
@@ -63,12 +65,21 @@ def _take(descriptor: int, file: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
     except BlockingIOError:
-        raise _held(_read(descriptor), file) from None
+        raise _held(_holder(descriptor), file) from None
     except OSError:
         pass  # this file system has no locks
     holder = _read(descriptor)
     if holder and _alive(holder):
         raise _held(holder, file)
+
+
+def _holder(descriptor: int) -> JsonObject:
+    """Who has the lock. It may be about to write its name over that of a dead one, which is waited for."""
+    for _ in range(LOOKS):
+        if _alive(_read(descriptor)):
+            break
+        time.sleep(PAUSE)
+    return _read(descriptor)
 
 
 def _held(holder: JsonObject, file: Path) -> InputError:

@@ -2,11 +2,6 @@
 
 from collections.abc import Sequence
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -20,9 +15,8 @@ def reliability_plot(probabilities: np.ndarray, categories: np.ndarray) -> Figur
     """Predicted probability of the best category against how often it was true, and how the predictions spread."""
     best, true = probabilities[:, 0], np.asarray(categories) == 0
     predicted, observed, _ = zip(*reliability(best, true), strict=True)
-    figure, (axes, below) = plt.subplots(
-        2, 1, figsize=(5.0, 6.0), sharex=True, height_ratios=(3, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(5.0, 6.0), layout="constrained")
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=1.0, linestyle="--")
     axes.plot(predicted, observed, "o-", color="#2a9d8f")
     axes.set(ylabel="observed frequency", title="Probability of the best category", ylim=(-0.02, 1.02))
@@ -33,9 +27,8 @@ def reliability_plot(probabilities: np.ndarray, categories: np.ndarray) -> Figur
 
 def blame_plot(found: Explanation, names: Sequence[str]) -> Figure:
     """The states over time, and below them each step's share of the blame."""
-    figure, (axes, below) = plt.subplots(
-        2, 1, figsize=(7.0, 5.0), sharex=True, height_ratios=(2, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(7.0, 5.0), layout="constrained")
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     steps = np.arange(len(found.shares))
     for name, line in list(zip(names, found.states.T, strict=True))[:STATES]:
         axes.plot(steps, line, label=name)
