@@ -99,7 +99,7 @@ def refuse_idle(kind: Kind, campaign: Iterable[str], planning: Mapping[str, obje
         if reason:
             raise InputError(f"has no effect here: {reason}; leave it out", place=place_of(name))
     rate = planning.get("learning_rate_end", 1.0)
-    if kind == "networks" and isinstance(rate, float) and rate < LAST_ROUNDS:
+    if kind == "networks" and isinstance(rate, int | float) and rate < LAST_ROUNDS:
         raise InputError(
             f"must be at least {LAST_ROUNDS} in a campaign, whose last rounds still learn",
             place=place_of("learning_rate_end"),
