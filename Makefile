@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test fuzz lint bench clean
+.PHONY: demo test test-slow fuzz lint bench docs clean
 
 demo: $(INSTALLED) ## set up, run the main job, end with a report to open
 	$(BIN)/sidestep demo
 
-test: $(INSTALLED) ## set up and run the tests
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(INSTALLED) ## set up and run the tests, but for the slow ones
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+
+test-slow: $(INSTALLED) ## the slow ones: whole campaigns, plans, kills, the paper's experiments, odd inputs by the thousand
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 fuzz: $(INSTALLED) ## ten thousand odd inputs of every kind; counts in benchmarks/results/fuzz.md
 	$(BIN)/python benchmarks/fuzz.py --again
@@ -18,6 +21,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(INSTALLED) ## the documentation site, strictly: a warning fails; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/rollout.py --quick --again

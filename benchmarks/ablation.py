@@ -1,6 +1,6 @@
 """What each heuristic of a campaign buys: the same campaigns with one heuristic at a time left out.
 
-    python benchmarks/ablation.py [--seeds 3] [--first-seed 11] [--runs FOLDER] [--workers 2]
+    python benchmarks/ablation.py [--seeds 3] [--first-seed 11] [--runs FOLDER] [--cluster local]
 
 writes ablation.json and ablation.md into benchmarks/results. Heuristics that act after the last planning share
 everything up to it: their campaigns continue from a copy of the whole one's folder. A heuristic that never acted in
@@ -21,7 +21,7 @@ from runner import parser, results, seeds_of
 
 from sidestep.campaign import campaign, choice, evidence, trajectories
 from sidestep.cli.main import main as sidestep_main
-from sidestep.reproduce.jobs import Figures, Job
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
 
 PROBLEMS = {
@@ -149,7 +149,6 @@ def summary(rows: list[Figures]) -> list[Figures]:
 def main() -> None:
     made = parser(__doc__, "ablation", first_seed=11, seeds=3)
     made.add_argument("--only", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
-    made.add_argument("--workers", type=int, default=2)
     options = made.parse_args()
     jobs = []
     for seed in seeds_of(options):
@@ -159,7 +158,7 @@ def main() -> None:
                 name = f"{problem}-{seed}-{without.replace(' ', '-')}"
                 needs = () if without == WHOLE else (first,)
                 jobs.append(Job(name, Ablation(problem, without, seed), group=f"{problem}-{seed}", needs=needs))
-    rows = results(jobs, options, options.workers)
+    rows = results(jobs, options)
     about = heading("What each heuristic of a campaign buys", list(seeds_of(options)))
     write_table(options.out, "ablation", rows, about, shown=summary(rows))
 

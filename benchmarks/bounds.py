@@ -33,12 +33,12 @@ from scipy.optimize import linprog
 from scipy.stats import norm
 
 import sidestep
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.model import Policy, rollout
 from sidestep.labels.rules import load_rule
 from sidestep.models import load_model
 from sidestep.models.domains.hvac.rule import SERVER_LIMIT
 from sidestep.models.domains.reservoir.model import RESERVOIRS
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, read_rows, write_table
 from sidestep.runtime.files import atomic_write
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from runner import parser, results, seeds_of
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.experiments import FULL, classifier_job
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
 
 CONSTRAINTS = {"reservoir": "none>=0.8"}

@@ -15,6 +15,7 @@ import jax
 from runner import merged, parser, results, seeds_of
 
 from sidestep.campaign.pairs import pair_fit
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.constraints import parse_constraints
 from sidestep.finite.occupancy import Bound
 from sidestep.labels.rules import load_rule
@@ -23,7 +24,6 @@ from sidestep.planning.presets import preset_for
 from sidestep.reproduce.exact import PENALTY, best_return, side_effects
 from sidestep.reproduce.experiments import FULL, find_maps
 from sidestep.reproduce.grid_work import judged, load_grid
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.markov_ha_s import random_queries
 from sidestep.reproduce.tables import heading, read_rows, write_table
 from sidestep.safety.fit import fit

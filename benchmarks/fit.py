@@ -20,8 +20,8 @@ import numpy as np
 from runner import parser, results
 from safety import PAPER, gather
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.model import Trajectory
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, markdown_table
 from sidestep.runtime.files import atomic_write
 from sidestep.safety.base import predict

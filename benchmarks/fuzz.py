@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner import parser, results
 
-from sidestep.reproduce.jobs import Figures, Job
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -32,11 +32,11 @@ from typing import Any
 import jax
 from runner import merged, parser, results
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.constraints import Scale
 from sidestep.labels.rules import load_rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, markdown_table, read_rows
 from sidestep.runs.folder import LABELS, Run
 from sidestep.runtime.files import atomic_write

@@ -14,8 +14,8 @@ import numpy as np
 from campaign import Campaign, certified
 from runner import merged, parser, results, seeds_of
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.models.domains import all_domains
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, read_rows, write_table
 
 matplotlib.use("svg")
@@ -87,10 +87,9 @@ def main() -> None:
     made = parser(__doc__, "labels", first_seed=21, seeds=2)
     made.add_argument("--budgets", type=int, nargs="*", default=[250, 500, 1000, 2000, 4000])
     made.add_argument("--picture", type=Path, default=Path("docs/pictures/labels.svg"))
-    made.add_argument("--workers", type=int, default=2)
     options = made.parse_args()
     tasks = [Labelled(budget, ask, seed) for seed in seeds_of(options) for budget in options.budgets for ask in WAYS]
-    new = results([Job(f"{t.ask}-{t.budget}-{t.seed}", t) for t in tasks], options, options.workers)
+    new = results([Job(f"{t.ask}-{t.budget}-{t.seed}", t) for t in tasks], options)
     rows = merged(read_rows(options.out / "labels.json"), new, by=("budget", "ask", "seed"))
     rows.sort(key=lambda row: (row["budget"], row["ask"], row["seed"]))
     about = heading("What labels buy: campaigns on Navigation", sorted({row["seed"] for row in rows}))

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from runner import parser, results
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.model import Model, finite_part
 from sidestep.models import load_model
@@ -30,7 +31,6 @@ from sidestep.models.grids import built_in_maps
 from sidestep.planning.learner import Learner
 from sidestep.planning.plan import Planner
 from sidestep.planning.presets import preset_for
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, markdown_table
 from sidestep.runtime.files import atomic_write
 from sidestep.safety.io import make_safety

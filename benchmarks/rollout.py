@@ -23,10 +23,10 @@ import numpy as np
 from plan import growth
 from runner import parser, results
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.model import Model, Policy, is_finite, rollout
 from sidestep.models import load_model
 from sidestep.reproduce.grid_work import load_grid
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, markdown_table
 from sidestep.runtime.files import atomic_write
 

@@ -20,6 +20,7 @@ import numpy as np
 from runner import parser, results
 
 from sidestep.campaign.pairs import pair_fit
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.model import Model, Policy, Trajectory, rollout_batch
 from sidestep.finite.graph import reachable
 from sidestep.labels.rules import load_rule
@@ -29,7 +30,6 @@ from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.reproduce.data import AS_THE_PAPER, learning_trajectories
 from sidestep.reproduce.grid_work import load_grid
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.methods import settings_of
 from sidestep.reproduce.tables import heading, read_rows, write_table
 from sidestep.safety.base import SafetyModel, predict

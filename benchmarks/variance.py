@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from runner import parser, results
 
+from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.model import Space, Spec, Variable
 from sidestep.labels.collect import explore
@@ -32,7 +33,6 @@ from sidestep.planning.methods import Pathwise, PathwiseCost, Score
 from sidestep.planning.pathwise import pathwise
 from sidestep.planning.problem import Problem
 from sidestep.planning.score import score_function
-from sidestep.reproduce.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit

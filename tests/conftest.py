@@ -32,7 +32,18 @@ settings.load_profile("sidestep")
 
 # Files that take long, the longest first: they begin first, so that no process is left with one of them at the end, and
 # their tests are marked `slow`.
-SLOW = ("test_reproduce_all", "test_campaign", "test_planning", "test_kills", "test_fuzz", "test_fuzz_runs")
+SLOW = (
+    "test_reproduce_all",
+    "test_campaign",
+    "test_planning",
+    "test_every_option",
+    "test_kills",
+    "test_fuzz",
+    "test_fuzz_runs",
+    "test_new_domain",
+    "test_lookahead",
+    "test_full_disk",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -49,6 +60,16 @@ def promotion(request):
         jax.config.update("jax_numpy_dtype_promotion", "standard")
     yield
     jax.config.update("jax_numpy_dtype_promotion", PROMOTION)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server that all tests of this process share, each with stores of its own."""
+    from postgres_helpers import start_server  # most tests need none
+
+    server = start_server()
+    yield server
+    server.remove()
 
 
 @pytest.fixture

@@ -394,11 +394,13 @@ def rule(trajectory):
 
 rule.categories = ("none", "severe")
 '''
-SMALL = ["--labels", "40", "--rounds", "1", "--members", "1", "--units", "4", "--first-fit", "40", "--later-fit", "40"]
+SMALL = ["--labels", "40", "--learner", "hazard", "--rounds", "1", "--members", "1", "--units", "4"]
+SMALL += ["--first-fit", "40", "--later-fit", "40"]
 SMALL += ["--round-epochs", "2", "--searching-rounds", "1", "--polish-epochs", "50", "--widths", "4", "--batch", "8"]
 SMALL += ["--test-batch", "16", "--search-rounds", "0", "--audits", "1", "--rollouts", "150", "--quiet"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "status"), [(0.5, 1), (2.0, 0)])
 def test_plan_certifies_no_policy_that_does_what_is_forbidden(tmp_path, limit, status, capsys):
     (tmp_path / "pushed.py").write_text(PUSHED.replace("LIMIT", str(limit)))

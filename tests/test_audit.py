@@ -4,15 +4,28 @@ import json
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sidestep.certification.bounds import judge
-from sidestep.certification.records import split_confidence
-from sidestep.certification.sequential import SequentialAudit, crossing, people_audit, stopping_limits
+from sidestep.certification.auditor import Auditor
+from sidestep.certification.bounds import judge, shares_of
+from sidestep.certification.design import best_threshold
+from sidestep.certification.known import make_design
+from sidestep.certification.ledger import Ledger
+from sidestep.certification.opinions import procedure, settle
+from sidestep.certification.people import people_audit
+from sidestep.certification.records import Design, KnownCase, Premise, split_confidence
+from sidestep.certification.sequential import SequentialAudit, crossing, stopping_limits, walks_of
+from sidestep.certification.signed import SignedPattern
 from sidestep.cli.main import main
 from sidestep.core.constraints import Scale, parse_constraints
-from sidestep.core.errors import InputError
+from sidestep.core.errors import InputError, LabelsNeeded
+from sidestep.core.model import UniformPolicy, rollout
+from sidestep.labels.copies import blind_copies
+from sidestep.labels.experts import PeopleExpert, RuleExpert
+from sidestep.labels.packing import pack
+from sidestep.labels.rules import Rule
 from sidestep.labels.store import Store
 from sidestep.models import load_model
 from sidestep.policies.files import save_policy
@@ -22,6 +35,7 @@ from sidestep.runs.records import RunConfig
 
 SCALE = Scale()
 AUDITS = 10_000
+NONE = parse_constraints(["none>=0.95"], SCALE)
 
 
 def constraints(*texts):
@@ -246,3 +260,191 @@ def test_runs_that_are_alike_are_labelled_once(run):
         store.label([1], ["none"], "ann")
         done = people_audit(store, Still(), still, asked, jax.random.key(1))
         assert (done.status, done.used, done.labels) == ("certified", 59, 1)
+
+
+def slips(categories, error, random):
+    """What somebody says who takes harm for harmless, and harmless for harm, with this chance."""
+    return np.where(random.random(len(categories)) < error, np.where(categories == 0, 2, 0), categories)
+
+
+def far(trajectory):
+    return np.where(np.abs(np.asarray(trajectory.states)[:, -1, 0]) > 4.2, 2, 0)
+
+
+class TestAnnotators:
+    """Audits by people who err: `far` is the truth, and known cases and second opinions make up for the errors."""
+
+    def audit(self, run, error, opinions=5, seed=3):
+        model = load_model(run.config.model)
+        policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
+        random = np.random.default_rng(seed)
+        with Store.create(run.path / "labels.store", model.spec, SCALE) as store:
+            pool = rollout(model, policy, jax.random.key(9), 4000)
+            truth = far(pool)
+            chosen = np.concatenate([np.flatnonzero(truth == 2)[:60], np.flatnonzero(truth == 0)[:15]])
+            ids = store.add(pool[chosen], policy="known").ids.tolist()
+            known = tuple(KnownCase(i, int(truth[row])) for i, row in zip(ids, chosen, strict=True))
+            design = Design(opinions=opinions, known=known)
+            stops = 0
+            while True:
+                stops += 1
+                state = people_audit(store, model, policy, NONE, jax.random.key(seed), most=600, design=design)
+                if state.status != "undecided":
+                    return state, store.counts(), stops
+                assert not set(state.asked) & set(ids), "known cases are asked about as copies"
+                assert not set(state.asked) & set(store.categories())
+                store.label(state.asked, slips(far(store.get(state.asked)), error, random), "ann")
+
+    def test_what_they_miss_is_bounded_by_known_cases(self, run):
+        state, counts, _ = self.audit(run, error=0.05)
+        assert state.status == "certified", "a policy of cost .02 is certified in spite of the errors"
+        assert 0.02 < state.premises[0].missed < 0.3
+        assert state.labels == sum(counts.values()), "every answer is counted"
+        assert state.verdicts[0].lower >= 0.95
+
+    def test_one_opinion_is_too_few(self, run):
+        state, _, _ = self.audit(run, error=0.05, opinions=1)
+        assert state.status == "refused", "false alarms alone are as frequent as the tolerance"
+
+    def test_who_never_errs_is_asked_little_more(self, run):
+        state, counts, stops = self.audit(run, error=0.0, opinions=3)
+        assert state.status == "certified"
+        assert state.counts[2] < 10
+        expected = state.used + state.counts[2] + 15 + 2 * 60
+        assert abs(sum(counts.values()) - expected) <= 5, "further opinions on what is costly alone"
+        assert stops < 15
+
+
+def test_copies_look_the_same_and_are_others():
+    model = load_model("navigation")
+    runs = jax.tree.map(np.asarray, rollout(model, UniformPolicy(model), jax.random.key(0), 5))
+    copies = [blind_copies(runs, np.full(5, number), audit) for number in (0, 1, 7) for audit in (1, 2)]
+    packed = {blob for one in [runs, *copies] for blob in pack(one, ["x"] * runs.states.shape[2], ["a"] * 2)}
+    assert len(packed) == 5 * 7
+    for one in copies:
+        assert np.array_equal(one.states, runs.states)
+        np.testing.assert_allclose(one.rewards, runs.rewards, rtol=1e-5, atol=1e-40)
+
+
+class TestOpinions:
+    def test_a_harmless_run_needs_one_and_a_majority_decides_the_others(self):
+        costly = (False, True, True)
+        assert settle([0, 2], costly, 5) == (0, 1)
+        assert settle([2, 0, 2], costly, 5) is None
+        assert settle([2, 0, 2, 2], costly, 5) == (2, 4)
+        assert settle([2, 0, 0, 0], costly, 5) == (0, 4)
+        assert settle([1, 2, 0, 2, 1], costly, 5) == (1, 5)
+        assert settle([2], costly, 1) == (2, 1)
+
+    def test_every_sequence_of_opinions_is_counted(self):
+        said = np.array([[0.9, 0.06, 0.04], [0.1, 0.8, 0.1], [0.05, 0.05, 0.9]])
+        found = procedure([said, said], (False, True, True), 5)
+        np.testing.assert_allclose(found.chances.sum(axis=1), 1.0)
+        random = np.random.default_rng(0)
+        settled = []
+        for _ in range(4000):
+            heard = []
+            while (one := settle(heard, (False, True, True), 5)) is None:
+                heard.append(int(random.choice(3, p=said[1])))
+            settled.append(one)
+        assert np.mean([one.category == 0 for one in settled]) == pytest.approx(found.chances[1, 0], abs=0.015)
+        assert np.mean([one.opinions for one in settled]) == pytest.approx(found.opinions[1], abs=0.06)
+
+
+class TestStrata:
+    def test_flagged_runs_count_as_costly_and_the_rest_is_labelled(self):
+        premise = Premise(threshold=0.5, flagged=0.03)
+        audit = SequentialAudit(NONE, premises=(premise,))
+        plain = SequentialAudit(NONE)
+        flags = np.zeros((2000, 1), bool)
+        flags[::33] = True
+        labels = np.where(flags[:, 0], 2, 0)
+        found, without = audit.read(labels, flags), plain.read(labels)
+        assert found.status == "certified"
+        assert found.used < 300 < without.used
+        assert 0.95 <= found.verdicts[0].lower < 0.97
+
+    def test_a_useless_safety_model_costs_at_most_a_fifth_more(self):
+        flagged = Premise(threshold=0.5, flagged=0.049)
+        clean = SequentialAudit(NONE, 0.975, premises=(flagged,)).read([0] * 500, np.zeros((500, 1), bool))
+        assert clean.used <= 1.2 * SequentialAudit(NONE, 0.975).read([0] * 500).used
+
+    def test_the_three_errors_add_up(self):
+        for premise in (Premise(0.5, 0.02), Premise(0.5, 0.02, missed=0.1), Premise(missed=0.2)):
+            error = shares_of(premise)
+            assert sum(error) == pytest.approx(1.0)
+            assert sum(walk.alpha for walk in walks_of(0.05, premise, 0.05)) <= 0.05
+        assert walks_of(0.05, Premise(missed=1.0), 0.05) == ()
+        assert SequentialAudit(NONE, premises=(Premise(missed=1.0),)).read([]).status == "refused"
+
+    def test_the_threshold_follows_predictions(self):
+        random = np.random.default_rng(0)
+        sharp = np.where(random.random(5000) < 0.03, 0.95, 0.0005)
+        assert best_threshold(sharp, 0.05, 0.025) is not None
+        assert best_threshold(np.full(5000, 0.01), 0.05, 0.025) is None, "nothing stands out"
+        assert best_threshold(np.ones(5000), 0.05, 0.025) is None, "everything does"
+
+
+class Sharp:
+    """A safety model that is right up to its threshold: far away is severe."""
+
+    def __init__(self, monkeypatch, limit):
+        def predicted(safety, trajectory):
+            costly = np.abs(np.asarray(trajectory.states)[:, -1, 0]) > limit
+            return np.where(costly[:, None], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0])
+
+        monkeypatch.setattr("sidestep.certification.design.predict", predicted)
+
+
+class TestStratifiedAudits:
+    """Through the auditor and its ledger, with a safety model that flags what ends far away."""
+
+    def auditor(self, run, expert, store=None):
+        model = load_model(run.config.model)
+        design = make_design(stratified=True, known=(), erring=False, most=300)
+        return Auditor(Ledger(run), model, NONE, expert, store, safety=object(), design=lambda candidate: design)
+
+    def test_a_rule_labels_a_fixed_number(self, run, monkeypatch):
+        Sharp(monkeypatch, 4.2)
+        rule = RuleExpert(Rule("far", SCALE, lambda trajectory: jnp.asarray(far(trajectory))))
+        auditor = self.auditor(run, rule)
+        policy = make_policy(auditor.model, jax.random.key(0), widths=(4,)).mean()
+        audit = auditor.finish(auditor.begin("x", seed=1, most=300, promised=0.95), policy)
+        assert audit.premises[0].threshold is not None
+        assert 0.01 < audit.premises[0].flagged < 0.05
+        assert audit.certified
+        assert "flags counts as costly" in audit.basis
+
+    def test_people_label_until_it_is_decided(self, run, monkeypatch):
+        Sharp(monkeypatch, 4.2)
+        model = load_model(run.config.model)
+        policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
+        with Store.create(run.path / "labels.store", model.spec, SCALE) as store:
+            auditor = self.auditor(run, PeopleExpert(SCALE), store)
+            audit = auditor.begin("x", seed=1, most=300, promised=0.95)
+            predicted = []
+            for _ in range(10):
+                try:
+                    decided = auditor.finish(auditor.ledger.open or audit, policy)
+                    break
+                except LabelsNeeded as needed:
+                    predicted.append(auditor.ledger.open.premises)
+                    store.label(needed.ids, far(store.get(needed.ids)), "ann")
+        assert decided.certified
+        assert decided.labels < 250
+        assert len(set(predicted)) == 1, "what was predicted before the first label stays"
+
+
+def test_a_signed_pattern_is_audited_without_labels(run):
+    """The certificate says on whose signature it rests."""
+    expert = SignedPattern(far, SCALE, " Ann Lee ", "severe from 1 step with x > 4.2")
+    design = Design(kind="signed", signed_by=expert.signed_by, pattern=expert.words)
+    auditor = Auditor(Ledger(run), load_model(run.config.model), NONE, expert, design=lambda candidate: design)
+    policy = make_policy(auditor.model, jax.random.key(0), widths=(4,)).mean()
+    audit = auditor.finish(auditor.begin("x", seed=1, most=5000, promised=0.95), policy)
+    assert (audit.certified, audit.rollouts, audit.labels) == (True, 5000, 0)
+    assert "the signature of Ann Lee" in audit.basis
+    assert "x > 4.2" in audit.basis
+    assert Ledger(run).audits == (audit,)
+    with pytest.raises(InputError, match="name"):
+        SignedPattern(far, SCALE, " ", "")

@@ -1,6 +1,9 @@
 """The command line: what it prints, its exit status, and that it starts light."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,7 +15,7 @@ from sidestep.cli.arguments import arguments_of
 from sidestep.cli.commands import COMMANDS
 from sidestep.cli.main import main
 
-HEAVY = {"jax", "equinox", "optax", "pyRDDLGym", "pyRDDLGym_jax", "matplotlib", "scipy", "sklearn", "pyarrow"}
+HEAVY = {"numpy", "jax", "equinox", "optax", "pyRDDLGym", "pyRDDLGym_jax", "matplotlib", "scipy", "sklearn", "pyarrow"}
 START = "import sys; from sidestep.cli.main import main; status = main(sys.argv[1:])"
 
 MODEL = """
@@ -64,26 +67,48 @@ def test_compiled_programs_are_kept_where_the_user_keeps_such_things_if_there_is
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], []])
-def test_help_lists_the_commands(arguments, capsys):
+def said_and_left(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 0
-    said = capsys.readouterr().out
-    assert "models" in said
-    assert "check" in said
-    assert "List the built-in models" in said
+    return capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys):
+    said = said_and_left(["--help"], capsys)
+    for name, command in COMMANDS.items():
+        assert f"  {name:11} {command.__doc__.partition(chr(10))[0]}" in said
+
+
+def test_without_words_it_says_what_to_do_first(capsys):
+    said = said_and_left([], capsys)
+    for words in ("sidestep demo", "sidestep models", "sidestep plan", "sidestep --help"):
+        assert words in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_all_its_options(command, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([command, "--help"])
-    assert stop.value.code == 0
-    said = capsys.readouterr().out
-    for argument in arguments_of(COMMANDS[command]):
-        assert (argument.metavar or argument.flag) in said
+    arguments = arguments_of(COMMANDS[command])
+    said = said_and_left([command, "--help"], capsys)
+    whole = said_and_left([command, "--help-all"], capsys) if any(one.rare for one in arguments) else said
+    for argument in arguments:
+        assert (argument.metavar or argument.flag) in whole
+        assert argument.rare or (argument.metavar or argument.flag) in said
         assert argument.help
+
+
+def test_the_help_of_plan_shows_few_options_with_their_real_defaults(capsys):
+    said, whole = (said_and_left(["plan", word], capsys) for word in ("--help", "--help-all"))
+    assert len(re.findall("^  --", said, re.MULTILINE)) <= 16
+    assert "--ppo-clip" not in said
+    assert "--help-all` shows" in said
+    assert "default: None" not in whole
+    told = " ".join(whole.split())
+    for words in (
+        "come on top and are counted apart. (default: 2000)",
+        "Clip of the probability ratio. (default: 0.2)",
+    ):
+        assert words in told
 
 
 def test_version(capsys):
@@ -156,7 +181,7 @@ def test_a_reader_that_goes_away_is_no_error():
         "import sidestep",
         "import sidestep.cli.main",
         "import sys; from sidestep.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
-        "from sidestep.cli.main import main\ntry:\n    main(['check', '--help'])\nexcept SystemExit:\n    pass",
+        "from sidestep.cli.main import main\ntry:\n    main(['plan', '--help'])\nexcept SystemExit:\n    pass",
         "from sidestep.cli.main import main\nmain(['models'])",
     ],
 )
@@ -166,3 +191,91 @@ def test_starting_imports_nothing_heavy(code):
     loaded = {name.partition(".")[0] for name in finished.stdout.rpartition("modules:")[2].split()}
     assert "sidestep" in loaded
     assert not loaded & HEAVY
+
+
+YARD = "S.@..\n.....\n..@.G\n"
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    """Two small finished runs, of seeds 0 and 1."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "yard.nav").write_text(YARD)
+    for seed in ("0", "1"):
+        words = ["plan", str(folder / "yard.nav"), "--rollouts", "100", "--quiet", "--seed", seed]
+        assert main([*words, "--out", str(folder / f"runs/{seed}")]) in (0, 1)
+    return folder
+
+
+def test_options_from_a_file_are_those_of_the_command_line(two_runs, capsys):
+    options = {"model": str(two_runs / "yard.nav"), "rollouts": 100, "quiet": True}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    file = two_runs / "options.toml"
+    file.write_text("\n".join([*lines, "[more]", 'constraint = ["mild+<=0.2"]']))
+    out = two_runs / "by_file"
+    assert main(["plan", "--config", str(file), "--seed", "1", "--out", str(out)]) in (0, 1)
+    asked = json.loads((out / "config.json").read_text())
+    assert (asked["model"], asked["seed"], asked["settings"]["rollouts"]) == (options["model"], 1, 100)
+    assert asked["constraints"] == ["mild+<=0.2"]
+
+
+def test_the_config_of_a_run_asks_for_the_same_again(two_runs):
+    before, out = two_runs / "runs/1", two_runs / "again"
+    assert main(["plan", "--config", str(before / "config.json"), "--out", str(out), "--quiet"]) in (0, 1)
+    assert json.loads((out / "config.json").read_text()) == json.loads((before / "config.json").read_text())
+    first, second = (json.loads((folder / "result.json").read_text()) for folder in (before, out))
+    assert first | {"seconds": 0} == second | {"seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lables = 3", "there is no option 'lables'; did you mean 'labels'?"),
+        ("labels = 3", "option --labels: must be at least 20, not 3"),
+        ("labels = 'many'", "option --labels: expected a whole number, not 'many'"),
+        ("seed = 1979-05-27", "must be a number, a text"),
+        ("labels = ", "is not a file of options"),
+        ("seed = 1", "the following arguments are required: MODEL"),
+    ],
+)
+def test_a_file_of_options_is_checked_as_the_command_line_is(text, words, tmp_path, capsys):
+    file = tmp_path / "options.toml"
+    model = "" if "required" in words else "model = 'navigation'\n"
+    file.write_text(model + text)
+    assert main(["plan", "--config", str(file), "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "required" in words or "must be at least" in words or str(file) in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_are_listed_and_compared(two_runs, capsys):
+    assert main(["runs", "--folder", str(two_runs / "runs"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["seed"] for row in rows] == [0, 1]
+    assert {row["status"] for row in rows} <= {"certified", "not certified"}
+    both = [str(two_runs / f"runs/{seed}") for seed in (0, 1)]
+    assert main(["compare", *both]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"seed +0 +1", lines[1])
+    assert not any(line.startswith("model") for line in lines), "what they have in common is left out"
+    assert main(["compare", *both, "--every", "--json"]) == 0
+    assert any(row[""] == "model" for row in json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_and_options(shell, tmp_path, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for command, options in COMMANDS.items():
+        assert command in script
+        assert all(one.flag[2:] in script for one in arguments_of(options) if not one.metavar)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here; its script was looked at, and not run")
+    file = tmp_path / "script"
+    file.write_text(script)
+    assert subprocess.run([shell, "-n", str(file)], capture_output=True).returncode == 0
+    if shell == "bash":
+        typed = "COMP_WORDS=(sidestep plan --method g) COMP_CWORD=3; _sidestep; echo ${COMPREPLY[@]}"
+        done = subprocess.run(["bash", "-c", f"source {file}; {typed}"], capture_output=True, text=True)
+        assert done.stdout == "gradient\n"

@@ -31,7 +31,7 @@ from sidestep.models import load_model
 from sidestep.models.domains.driving.model import Driving
 from sidestep.planning import loop
 from sidestep.planning.learner import Learner
-from sidestep.planning.options import CHOICES, TABLE, flattened, plan_options, with_options
+from sidestep.planning.options import BY_ROUNDS, CHOICES, PARTS, TABLE, flattened, plan_options, with_options
 from sidestep.planning.plan import Planner
 from sidestep.planning.presets import preset, preset_for
 from sidestep.safety.io import make_safety, save_safety
@@ -47,6 +47,7 @@ COLLECT = "collect line.py:Line --store new.store --count 3"
 BY_RULE = "label s.store --model line.py:Line --rule line.py:rule"
 FIT = "fit s.store --out f.safetensors --kind markov --steps 2 --batch 4"
 NETWORK = "fit s.store --out f.safetensors --steps 1 --batch 4 --units 2"
+MARKED = FIT.replace("s.store", "marked.store")
 PLAN = "plan yard.nav --rollouts 100"
 ONCE = "plan line.py:Line --epochs 2 --test-every 1 --batch 4 --test-batch 4 --widths 4"
 PEOPLE = "plan line.py:Line --people"
@@ -75,6 +76,7 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
         "model": ("label s.store --rule line.py:rule", "--model line.py:Line"),
         "annotator": (BY_RULE, "--annotator ann"),
         "every": (BY_RULE, "--every"),
+        "marks": (BY_RULE, "--marks"),
         "verify": ("label s.store", "--verify"),
         "import_": ("label s.store", "--import labels.csv"),
         "export": ("label s.store", "--export out.csv"),
@@ -89,7 +91,9 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
         "dropout": (NETWORK, "--dropout 0.5"),
         "members": (FIT, "--members 2"),
         "start": ("fit s.store --out f.safetensors --steps 1 --batch 4", "--start hazard.safetensors"),
-        "resolve": (FIT, "--resolve majority"),
+        "resolve": (FIT, "--resolve newest"),
+        "marks": (MARKED, "--no-marks"),
+        "slack": (MARKED, "--slack 0"),
         "steps": (FIT, "--steps 3"),
         "batch": (FIT, "--batch 3"),
         "learning_rate": (FIT, "--learning-rate 0.5"),
@@ -106,6 +110,7 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
         "out": ("explain s.store 1 --safety hazard.safetensors", "--out picture.png"),
     },
     "plan": {
+        "store": (PEOPLE, "--store team.store"),
         "safety": (f"{ONCE} --constraint none>=0.5", "--safety hazard.safetensors"),
         "constraint": (PLAN, "--constraint mild+<=0.2"),
         "rule": (PLAN, "--rule none-of-these"),
@@ -117,9 +122,12 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
         "seed": (PEOPLE, "--seed 1"),
         "quiet": (PLAN, "--quiet"),
         "json": (PEOPLE, "--json"),
+        "config": (PEOPLE, "--config options.toml"),
         "labels": (PEOPLE, "--labels 40"),
+        "marks": (PLAN, "--marks"),
         "explore_share": (PEOPLE, "--explore-share 0.1"),
         "rollouts": (PLAN, "--rollouts 120"),
+        "step_tolerance": (PLAN, "--step-tolerance chance"),
         "confidence": (PLAN, "--confidence 0.9"),
         **{
             name: (PLAN, f"--{name.replace('_', '-')} {value}")  # what a campaign over single steps does not have
@@ -128,6 +136,7 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
                 "check_share": 0.1,
                 "ask": "random",
                 "members": 1,
+                "learner": "families",
                 "units": 3,
                 "first_fit": 5,
                 "later_fit": 5,
@@ -135,6 +144,9 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
                 "searching_rounds": 1,
                 "polish_epochs": 50,
                 "audits": 2,
+                "audit": "stratified",
+                "known": 50,
+                "aim": 0.5,
             }.items()
         },
     },
@@ -149,10 +161,16 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
         "confidence": (CERTIFY, "--confidence 0.9"),
         "seed": ("certify yard --people --rollouts 100", "--seed 1"),
         "trust": ("certify stranger --rollouts 100", "--trust"),
+        "audit": (CERTIFY, "--audit stratified"),
+        "known": (CERTIFY, "--known 5"),
+        "signed_by": (CERTIFY, "--signed-by Ann"),
         "json": (CERTIFY, "--json"),
     },
     "report": {"trust": ("report stranger", "--trust")},
     "export": {"trust": ("export stranger policy.py", "--trust")},
+    "runs": {"folder": ("runs", "--folder maps"), "json": ("runs", "--json")},
+    "compare": {"every": ("compare yard other", "--every"), "json": ("compare yard other", "--json")},
+    "completion": {},
     "limits": {
         "constraint": ("limits yard.nav", "--constraint penalty<=5"),
         "rule": ("limits yard.nav", "--rule none-of-these"),
@@ -168,7 +186,14 @@ CASES: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 # Of `reproduce`: `test_reproduce_all.py` runs it with these, and sees where its files are and what it prints.
-RUN_ELSEWHERE = {("reproduce", name) for name in ("out", "workers", "quiet", "json")}
+RUN_ELSEWHERE = {("reproduce", name) for name in ("out", "cluster", "workers", "quiet", "json")}
+RUN_ELSEWHERE |= {("demo", "quick")}  # test_wheel.py runs the demo with it
+# `test_sweep.py` goes through those of `sweep`: they change its jobs, or where these are done.
+RUN_ELSEWHERE |= {("sweep", one.name) for one in arguments_of(COMMANDS["sweep"]) if one.group != "planning"}
+RUN_ELSEWHERE -= {("sweep", one.name) for one in arguments_of(COMMANDS["sweep"]) if one.metavar}
+# `test_serve.py` goes through those of `serve`; `test_page.py` runs `plan --serve`, which runs `resume --wait`.
+RUN_ELSEWHERE |= {("serve", one.name) for one in arguments_of(COMMANDS["serve"]) if not one.metavar}
+RUN_ELSEWHERE |= {("plan", "serve"), ("resume", "wait")}
 
 # What must be chosen beside an option of the planner for it to have an effect.
 BESIDE = {
@@ -192,6 +217,9 @@ def options():
     ]
 
 
+CASED = [one for one in options() if one[0] != "reproduce" and one not in RUN_ELSEWHERE]
+
+
 def test_every_option_has_its_case():
     listed = {(command, option) for command, cases in CASES.items() for option in cases} | RUN_ELSEWHERE
     assert listed == set(options())
@@ -203,6 +231,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("options")
     with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
         Path("line.py").write_text(LINE.replace("discount=1.0", "discount=0.9") + RULES)
+        Path("options.toml").write_text("labels = 40")
         Path("yard.nav").write_text("S.@..\n.....\n..@.G\n")
         Path("labels.csv").write_text("trajectory,label\n1,none\n2,severe\n")
         Path("maps").mkdir()
@@ -216,6 +245,9 @@ def home(tmp_path_factory):
             store.label([1, 2, 3], ["severe", "mild", "none"], "ann")
             store.label([1, 2], ["severe", "none"], "bob")
             store.label([1, 2, 3], ["none", "severe", "mild"], "cid")
+        shutil.copy("s.store", "marked.store")
+        with Store.open(Path("marked.store")) as store:
+            store.label(range(1, 11), ["mild"] * 10, "dan", marks=[{"mild": 0}] * 10)
         assert main(["collect", "line.py:Line", "--store", "s.store", "--count", "30", "--seed", "1", "--quiet"]) == 0
         assert main([*PLAN.split(), "--out", "yard", "--quiet"]) in (0, 1)
         small = ["--safety", "hazard.safetensors", "--constraint", "none>=0.5", *SMALL_PLAN.split()]
@@ -263,7 +295,7 @@ def digest(file):
     if file.suffix == ".store":
         with Store.open(file) as store:
             _, trajectories = store.everything()
-            rows = [(label.trajectory, label.category, label.annotator) for label in store.log()]
+            rows = [label._replace(time="") for label in store.log()]
             return str((store.scale, rows, hashlib.sha256(trajectories.states.tobytes()).hexdigest()))
     if file.suffix in (".json", ".jsonl"):
         return plain(file.read_text())
@@ -276,7 +308,7 @@ def plain(text):
     return re.sub(r"/\S*/copy\d+/", "", text)
 
 
-@pytest.mark.parametrize(("command", "option"), [one for one in options() if one[0] != "reproduce"])
+@pytest.mark.parametrize(("command", "option"), CASED)
 def test_an_option_has_an_effect_or_is_refused(command, option, outcome, monkeypatch, tmp_path):
     words, more = CASES[command][option]
     if option == "trust":
@@ -321,7 +353,7 @@ def programs(home):
     def text(given, finite):
         model, kind = (grid, "markov") if finite else (line, "hazard")
         safety = make_safety(kind, model.spec.state.size, model.spec.action.size, 3, key=jax.random.key(0))
-        options = small | ({} if finite else {"batch": 2, "search_rounds": 0}) | dict(given)
+        options = small | ({} if finite else {"batch": 2, "search_rounds": 0, "lookahead_rounds": 0}) | dict(given)
         try:
             config = with_options(preset_for(model, "default", per_step=finite), options)
             planner = Planner(model, safety, constraints, config)
@@ -332,7 +364,10 @@ def programs(home):
         told = [str(np.asarray(leaf).tolist()) for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array))]
         never = Planner(model, safety, parse_constraints(["severe<=0"], Scale()), config)
         told.append(str(never._feasible({"costs": np.full((1, 1), 0.007)}, np.zeros((1, 1)))))
-        for part in (loop.train_chunk, loop.test_phase, *([loop.search_phase] if config.search else [])):
+        parts = [loop.train_chunk, loop.test_phase]
+        parts += [loop.search_phase] if config.search else []
+        parts += [loop.lookahead_phase] if config.lookahead else []
+        for part in parts:
             program = eqx.filter_make_jaxpr(part(problem, config))(learner)[0]
             told += [str(program), *(str(np.asarray(value)) for value in program.consts if value.dtype == float)]
         return "".join(told)
@@ -354,7 +389,8 @@ def another(name, kind, current):
 @pytest.mark.parametrize(("name", "part", "kind"), planner_cases())
 def test_an_option_of_the_planner_changes_what_it_computes_or_is_refused(name, part, kind, programs):
     finite = kind == "exact"
-    chosen = {"search_rounds": 1} if part == "search" else {CHOICES[part]: kind} if part and not finite else {}
+    by_rounds = part in BY_ROUNDS
+    chosen = {PARTS[part].choice: 1} if by_rounds else {CHOICES[part]: kind} if part and not finite else {}
     beside = chosen | (BESIDE.get(name, {}) if kind != "exact" else {})
     config = with_options(preset("default", finite=finite), beside)
     value = another(name, plan_options()[name][0], flattened(config).get(name))

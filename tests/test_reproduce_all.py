@@ -10,11 +10,11 @@ import pytest
 from grid_helpers import AROUND, PUDDLES, safe_optimum
 
 from sidestep.cli.main import main
+from sidestep.cluster.jobs import Jobs
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.reproduce.experiments import QUICK, find_maps
 from sidestep.reproduce.figures import grid_curve
-from sidestep.reproduce.jobs import Jobs
 
 MAPS = {"around.bp": AROUND, "puddles.nav": PUDDLES}
 METHODS = ["Markov-HA-S", "Markov-HA-S, slack in total", "MBGE", "MBGE", "MF-Lagrange", "MF-Lagrange"]

@@ -21,8 +21,11 @@ ORDER = (
     "runs",
     "certification",
     "campaign",
-    "deploy",
     "report",
+    "serve",
+    "deploy",
+    "cluster",
+    "frontier",
     "reproduce",
     "cli",
 )

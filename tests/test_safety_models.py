@@ -25,8 +25,17 @@ MODELS = {
     "hazard-lstm": {"cell": "lstm", "units": 5, "layers": 2},
     "markov": {"hidden": (7, 5)},
     "share": {"hidden": (7, 5)},
+    "counted": {"limit": 4, "alike": (0, 3, 3, 2)},
+    "counted-run": {"statistic": "run", "limit": 3},
+    "counted-share": {"statistic": "share", "limit": 9},
+    "families": {"units": 4, "limit": 3, "alike": (0, 3)},
 }
-KIND_OF = {"lstm": "classifier", "hazard-lstm": "hazard"}
+KIND_OF = {
+    "lstm": "classifier",
+    "hazard-lstm": "hazard",
+    "counted-run": "counted",
+    "counted-share": "counted",
+}
 
 
 def make(name, categories=3, members=1):

@@ -1,6 +1,7 @@
 """The store gives back what was put in, never forgets a label, and survives many writers and sudden death."""
 
 import re
+import secrets
 import sqlite3
 import tempfile
 from dataclasses import replace
@@ -19,15 +20,23 @@ from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
 from sidestep.core.model import Space, Trajectory, Variable
 from sidestep.labels import schema
+from sidestep.labels.marks import marks_of
 from sidestep.labels.store import Store, single_steps, spec_hash
 from sidestep.labels.votes import Label
 from sidestep.labels.votes import agreement as agreement_of
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.create(tmp_path / "labels.store", SPEC) as store:
+@pytest.fixture(params=["file", "server"])
+def store(request, tmp_path):
+    """An empty store, in a file and on a server: whatever is promised holds for both."""
+    place = tmp_path / "labels.store"
+    if request.param == "server":
+        place = f"{request.getfixturevalue('postgres').url}#store_{secrets.token_hex(8)}"
+    with Store.create(place, SPEC) as store:
         yield store
+
+
+IN_A_FILE = pytest.mark.parametrize("store", ["file"], indirect=True)
 
 
 @settings(max_examples=50)
@@ -105,18 +114,19 @@ def test_majority_and_its_ties(store):
     store.label(ids[3:], [0], "a")
     assert store.labelled("majority")[2].tolist() == [0, 2, 1, 0]  # the tie 0, 1, 2 goes to the worst
     assert store.labelled("newest")[2].tolist() == [2, 2, 1, 0]
-    assert store.categories() == {1: 2, 2: 2, 3: 1, 4: 0}
-    assert store.categories("majority") == {1: 0, 2: 2, 3: 1, 4: 0}
+    assert store.categories("newest") == {1: 2, 2: 2, 3: 1, 4: 0}
+    assert store.categories() == {1: 0, 2: 2, 3: 1, 4: 0}
     with pytest.raises(InputError, match="'newest' or 'majority'"):
         store.labelled("oldest")
 
 
+@IN_A_FILE
 @pytest.mark.parametrize(
     "statement",
     [
         "UPDATE labels SET category = 0",
         "DELETE FROM labels",
-        "INSERT OR REPLACE INTO labels VALUES (1, 1, 0, 'eve', 'now')",
+        "INSERT OR REPLACE INTO labels VALUES (1, 1, 0, 'eve', 'now', NULL, NULL)",
         "UPDATE trajectories SET seed = 1",
         "DELETE FROM trajectories",
         "INSERT OR REPLACE INTO trajectories SELECT id, length, steps, content, 'eve', 0, 0, time FROM trajectories",
@@ -124,8 +134,8 @@ def test_majority_and_its_ties(store):
         "UPDATE about SET value = ''",
         "DELETE FROM about",
         "INSERT OR REPLACE INTO about VALUES ('scale', '[]')",
-        "INSERT INTO labels VALUES (9, 1, 3, 'eve', 'now')",
-        "INSERT INTO labels VALUES (9, 1, 0, '', 'now')",
+        "INSERT INTO labels VALUES (9, 1, 3, 'eve', 'now', NULL, NULL)",
+        "INSERT INTO labels VALUES (9, 1, 0, '', 'now', NULL, NULL)",
     ],
 )
 def test_nothing_is_overwritten_whoever_asks(store, statement):
@@ -236,7 +246,7 @@ def _other_database(path):
 def _newer(path):
     Store.create(path, SPEC).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
 
 
@@ -254,7 +264,7 @@ def _truncated(path):
         (Path.touch, "not a label store"),
         (_text, "not a label store"),
         (_other_database, "not a label store"),
-        (_newer, "has format 2, and this version of sidestep reads format 1; upgrade sidestep"),
+        (_newer, "has format 3, and this version of sidestep reads formats 1 to 2; upgrade sidestep"),
         (_truncated, "not a label store that can be read"),
     ],
 )
@@ -277,6 +287,11 @@ def test_create_refuses_a_folder_that_is_not_there(tmp_path):
 
 
 BATCH = random_trajectories(3)
+
+
+def content(store):
+    """The bytes of a file, or what a server has."""
+    return (store.verify(), store.log()) if isinstance(store.path, str) else files(store.path)
 
 
 @pytest.mark.parametrize(
@@ -305,10 +320,10 @@ BATCH = random_trajectories(3)
 )
 def test_bad_calls_change_nothing(store, act, reason):
     store.add(BATCH, policy="random")
-    before = files(store.path)
+    before = content(store)
     with pytest.raises(InputError, match=reason):
         act(store)
-    assert files(store.path) == before
+    assert content(store) == before
 
 
 WRITER = """
@@ -325,6 +340,7 @@ with Store.open(path) as store:
 """
 
 
+@IN_A_FILE
 def test_eight_processes_lose_no_label(store):
     store.add(random_trajectories(500), policy="random")
     writers = [start_python(WRITER, store.path, f"annotator {i}", 1, 1000) for i in range(8)]
@@ -429,10 +445,18 @@ DAMAGE = {
         "it is of trajectory 99, and the store holds 8",
     ),
     "nobody's label": ("UPDATE labels SET annotator = x'00' WHERE id = 1", "it does not say in text who gave it"),
+    "marks are no JSON": ("UPDATE labels SET marks = '{' WHERE id = 2", "its marks are '{', not severities with"),
+    "a mark after the end": (
+        """UPDATE labels SET marks = '{"mild": 77}' WHERE id = 2""",
+        "'mild' is marked at step 77, and the trajectory has steps 0 to",
+    ),
+    "a mark of nothing": ("""UPDATE labels SET marks = '{"none": 0}' WHERE id = 2""", "'none' cannot be marked"),
+    "a comment that hides something": ("UPDATE labels SET comment = char(7) WHERE id = 1", "this one holds '\\x07'"),
     "text that is none": ("UPDATE labels SET annotator = CAST(x'ff' AS TEXT) WHERE id = 1", "cannot be read"),
 }
 
 
+@IN_A_FILE
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_when_it_is_read_and_named_by_verify(store, name, capsys):
     statement, words = DAMAGE[name]
@@ -450,6 +474,7 @@ def test_damage_is_found_when_it_is_read_and_named_by_verify(store, name, capsys
     assert words in said.err or words in said.out
 
 
+@IN_A_FILE
 def test_verify_counts_every_fault(store, capsys):
     ids, _ = store.add(random_trajectories(40), policy="random")
     store.label(ids, [0] * 40, "alice")
@@ -468,6 +493,7 @@ def test_verify_counts_every_fault(store, capsys):
     assert said.out.count("\n") == 19
 
 
+@IN_A_FILE
 def test_a_file_that_is_cut_short(store, capsys):
     store.add(random_trajectories(200), policy="random")
     store.close()
@@ -478,3 +504,138 @@ def test_a_file_that_is_cut_short(store, capsys):
             opened.everything()
         assert main(["label", str(store.path), "--verify"]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_marks_comments_and_labels_that_cannot_tell(store):
+    ids, _ = store.add(replace_lengths(random_trajectories(4), 5), policy="random")
+    marks = [None, {"mild": 3}, {"severe": 4, "mild": np.int64(2)}, None]
+    store.label(ids, ["none", "mild", "severe", None], "alice", marks=marks, comment=[None, " look ", "", None])
+    assert [label.category for label in store.log()] == [0, 1, 2, None]
+    assert store.log()[2].marks == (("mild", 2), ("severe", 4))
+    assert [label.comment for label in store.log()] == [None, "look", None, None]
+    assert store.log()[1].words(store.scale) == "mild (mild from step 3): look"
+    assert store.log()[3].words(store.scale) == "cannot tell"
+    assert store.labelled()[0].tolist() == [1, 2, 3]
+    assert store.unlabelled()[0].tolist() == [4]
+    assert store.counts() == {"none": 1, "mild": 1, "severe": 1}
+    assert store.marks(ids).tolist() == [[-1, -1], [3, -1], [2, 4], [-1, -1]]
+    assert store.marks([]).shape == (0, 2)
+    store.label([4], [2], "bob", marks=np.array([[-1, 1]]), comment="all of it")
+    assert store.marks(ids).tolist()[3] == [-1, 1]
+    assert store.verify().faults == ()
+
+
+@pytest.mark.parametrize(
+    ("category", "marks", "words"),
+    [
+        ("mild", {"mild": 5}, "trajectory 1: 'mild' is marked at step 5, and the trajectory has steps 0 to 4"),
+        ("mild", {"mild": -2}, "marked at step -2"),
+        ("severe", {"mild": 3, "severe": 2}, "'severe' is marked at step 2, before 'mild' at step 3"),
+        ("mild", {"severe": 2}, "'severe' is marked where the label is 'mild'; mark severities up to the label's"),
+        (None, {"mild": 2}, "'mild' is marked where the label is cannot tell"),
+        ("severe", {"none": 0}, "'none' cannot be marked; severities of this scale: mild, severe"),
+    ],
+)
+def test_marks_that_cannot_be_are_refused(store, category, marks, words):
+    store.add(replace_lengths(random_trajectories(1), 5), policy="random")
+    with pytest.raises(InputError, match=re.escape(words)):
+        store.label([1], [category], "alice", marks=[marks])
+    assert store.log() == []
+
+
+def test_marks_are_whole_steps_of_every_severity():
+    with pytest.raises(InputError, match=re.escape("'mild' is marked at 1.5, which is not a step")):
+        marks_of({"mild": 1.5}, Scale())
+    with pytest.raises(InputError, match="marks are one step for each of mild, severe, not 1"):
+        marks_of([1], Scale())
+
+
+@pytest.mark.parametrize(
+    ("comment", "words"), [("x" * 2001, "at most 2000 characters, not 2001"), ("a\x00b", "holds '\\x00'")]
+)
+def test_comments_that_cannot_be_are_refused(store, comment, words):
+    store.add(random_trajectories(1), policy="random")
+    with pytest.raises(InputError, match=re.escape(words)):
+        store.label([1], ["none"], "alice", comment=comment)
+    store.label([1], ["none"], "alice", comment="two lines\n" + "x" * 1990)
+    assert len(store.log()[0].comment) == 2000
+
+
+def test_who_cannot_tell_takes_back_an_own_vote_and_no_other(store):
+    ids, _ = store.add(random_trajectories(2), policy="random")
+    store.label(ids, [1, 1], "alice")
+    store.label(ids[:1], [None], "alice")
+    store.label(ids[1:], [None], "bob")
+    for resolve in ("newest", "majority"):
+        assert store.categories(resolve) == {2: 1}
+        assert store.labelled(resolve)[0].tolist() == [2]
+    assert store.unlabelled()[0].tolist() == [1]
+    assert store.agreement().trajectories == 0
+
+
+def test_marks_of_several_annotators_are_the_median_of_those_who_agree(store):
+    store.add(replace_lengths(random_trajectories(1, time=9), 9), policy="random")
+    for name, category, marks in [
+        ("a", 2, {"mild": 1, "severe": 5}),
+        ("b", 2, {"mild": 3, "severe": 8}),
+        ("c", 2, {"mild": 7}),
+        ("d", 2, {"mild": 4}),
+        ("e", 1, {"mild": 8}),
+    ]:
+        store.label([1], [category], name, marks=[marks])
+    assert store.marks([1], "majority").tolist() == [[3, 5]]
+    assert store.marks([1], "newest").tolist() == [[8, -1]]
+    store.label([1], [2], "b", marks=[{"severe": 8}])
+    store.label([1], [2], "a", marks=[{"severe": 0}])
+    assert store.marks([1], "majority").tolist() == [[4, 4]]  # not severe before it is mild
+
+
+def replace_lengths(batch, length):
+    return replace(batch, length=np.full(len(batch), length, np.int32))
+
+
+def test_an_older_store_opens_with_all_its_labels(tmp_path):
+    """tests/format_1.store was written by the version before marks."""
+    path = tmp_path / "old.store"
+    path.write_bytes((Path(__file__).parent / "format_1.store").read_bytes())
+    connection = sqlite3.connect(path)
+    old = connection.execute("SELECT id, trajectory, category, annotator, time FROM labels ORDER BY id").fetchall()
+    connection.close()
+    with Store.open(path, SPEC) as store:
+        assert [(i + 1, *label[:4]) for i, label in enumerate(store.log())] == old
+        assert steps(store.everything()[1]) == steps(random_trajectories(6))
+        assert store.verify().faults == ()
+        store.label([3], [2], "carol", marks=[{"mild": 0}], comment="new")
+        assert store.marks([3]).tolist() == [[0, -1]]
+    assert integrity(path) == ([("ok",)], [])
+    with Store.create(tmp_path / "new.store", SPEC):
+        pass
+    assert objects(path) == objects(tmp_path / "new.store")
+
+
+def objects(path):
+    """All that an SQLite file declares: tables, triggers, indices."""
+    connection = sqlite3.connect(path)
+    found = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+    connection.close()
+    return found
+
+
+def test_a_damaged_older_store_is_left_as_it_was(tmp_path):
+    path = tmp_path / "old.store"
+    path.write_bytes((Path(__file__).parent / "format_1.store").read_bytes())
+    edit(path, "PRAGMA ignore_check_constraints = ON", "UPDATE labels SET category = 7 WHERE id = 2")
+    for _ in range(2):
+        with pytest.raises(InputError, match="has format 1 and cannot be brought to 2"):
+            Store.open(path)
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT count(*) FROM labels").fetchone() == (7,)
+        connection.close()
+
+
+def test_an_older_store_is_migrated_by_one_of_many(tmp_path):
+    path = tmp_path / "old.store"
+    path.write_bytes((Path(__file__).parent / "format_1.store").read_bytes())
+    code = "import sys; from sidestep.labels.store import Store; print(len(Store.open(sys.argv[1]).log()))"
+    children = [start_python(code, path) for _ in range(3)]
+    assert [child.communicate(timeout=60)[0] for child in children] == ["7\n"] * 3

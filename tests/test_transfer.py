@@ -39,7 +39,7 @@ def store(tmp_path):
 def content(store):
     """What a transfer keeps: each trajectory, where it came from, and the label that counts."""
     ids, batch = store.everything()
-    label_of = {label.trajectory: (label.category, label.annotator) for label in store.log()}
+    label_of = {label.trajectory: label._replace(trajectory=0, time="") for label in store.log()}
     sources = [source[:3] for source in store.sources(ids.tolist())]
     return list(zip(steps(batch), sources, [label_of.get(i) for i in ids.tolist()], strict=True))
 
@@ -52,8 +52,17 @@ def test_round_trip(ending, batch, data):
     with tempfile.TemporaryDirectory() as name, Store.create(folder := Path(name) / "a", SPEC) as store:
         for_each = [data.draw(st.lists(part, min_size=n, max_size=n)) for part in (NAMES, NUMBERS, NUMBERS)]
         ids, _ = store.add(batch, policy=for_each[0], round=for_each[1], seed=for_each[2])
-        for i in ids[: data.draw(st.integers(0, n))]:
-            store.label([i], [data.draw(st.integers(0, 2))], data.draw(NAMES))
+        for i in sorted(set(ids))[: data.draw(st.integers(0, n))]:  # trajectories that are the same have one id
+            category = data.draw(st.integers(0, 2))
+            last = int(store.get([i]).length[0]) - 1
+            drawn = sorted(data.draw(st.lists(st.integers(0, last), min_size=category, max_size=category)))
+            marks = {
+                name: step for name, step in zip(("mild", "severe"), drawn, strict=False) if data.draw(st.booleans())
+            }
+            comment = data.draw(
+                st.none() | st.sampled_from(["=too", "two\nlines", "'", 'so "close"', "-1", "\u00e4, b"])
+            )
+            store.label([i], [category], data.draw(NAMES), marks=[marks], comment=comment)
         path = folder.with_suffix(f".{ending}")
         assert export_trajectories(store, path) == len(store)
         with Store.create(folder.with_name("b"), SPEC) as other:
@@ -80,7 +89,7 @@ def test_columns_of_csv(store, tmp_path):
         rows = list(csv.DictReader(handle))
     assert list(rows[0]) == [
         *("trajectory", "step", "place[x]", "place[y]", "state:step", "move", "reward"),  # the model has a `step` too
-        *("policy", "round", "seed", "label", "annotator"),
+        *("policy", "round", "seed", "label", "annotator", "mark_mild", "mark_severe", "comment"),
     ]
     assert len(rows) == store.get(ids).length.sum()
     assert rows[0]["policy"] == 'the "best", so far'
@@ -101,8 +110,8 @@ def test_majority_can_be_exported(store, tmp_path, ending):
 def test_the_log_travels_whole(store, tmp_path):
     ids, _ = store.add(random_trajectories(4), policy="random")
     store.label(ids, [0, 1, 2, 0], "alice")
-    store.label(ids[:2], [1, 1], "bob")
-    store.label(ids[:1], [2], "alice")
+    store.label(ids[:2], [1, 1], "bob", marks=[{"mild": 0}, None], comment=["=1+1", None])
+    store.label(ids[:1], [None], "alice", comment="too dark")
     assert export_labels(store, tmp_path / "log.csv") == 7
     export_trajectories(store, tmp_path / "all.npz")
     with Store.create(tmp_path / "other", SPEC) as other:
@@ -120,7 +129,37 @@ def test_labels_alone(store, tmp_path):
     assert [label[:3] for label in store.log()] == [(2, 1, "alice"), (3, 2, "bob")]
     store.label([2], ["none"], "carol")
     assert import_file(store, tmp_path / "labels.csv", annotator="bob").new_labels == 0
-    assert store.labelled()[2].tolist() == [0, 2]
+    assert store.labelled("newest")[2].tolist() == [0, 2]
+
+
+def test_labels_do_not_mind_their_case_and_a_blank_one_is_not_answered_yet(store, tmp_path):
+    store.add(replace(random_trajectories(5), length=np.full(5, 5, np.int32)), policy="random")
+    (tmp_path / "labels.csv").write_text(
+        "trajectory,label,annotator,mark_mild,mark_severe,comment\n"
+        "1,MILD,ann,3,,\n2,,ann,,,\n3, Severe ,ann,1.0,4,close\n4,Cannot tell,ann,,,dark\n5,none,ann,-1,,\n"
+    )
+    assert import_file(store, tmp_path / "labels.csv").new_labels == 4
+    assert [(label.trajectory, label.category) for label in store.log()] == [(1, 1), (3, 2), (4, None), (5, 0)]
+    assert store.marks([1, 2, 3, 4, 5]).tolist() == [[3, -1], [-1, -1], [1, 4], [-1, -1], [-1, -1]]
+    assert [label.comment for label in store.log()] == [None, "close", "dark", None]
+    assert import_file(store, tmp_path / "labels.csv").new_labels == 0
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_what_needs_labels_travels_alone(store, tmp_path, ending):
+    ids, _ = store.add(random_trajectories(4), policy="random")
+    store.label(ids[:3], ["none", "mild", None], "ann")
+    assert export_trajectories(store, tmp_path / f"out.{ending}", every=False) == 2
+    with Store.create(tmp_path / "other", SPEC) as other:
+        import_file(other, tmp_path / f"out.{ending}")
+        assert steps(other.everything()[1]) == steps(store.get([3, 4]))
+
+
+def test_marks_of_an_npz_may_be_numbers(store, tmp_path):
+    named = arrays(label=np.array(["mild", "severe", ""]), length=np.array([4, 4, 4]))
+    np.savez(tmp_path / "in.npz", **named, mark_mild=np.array([3, 0, -1]), mark_severe=np.array([-1, 2, -1]))
+    ids = import_file(store, tmp_path / "in.npz").ids
+    assert store.marks(ids).tolist() == [[3, -1], [0, 2], [-1, -1]]
 
 
 def test_pairs_need_neither_trajectory_nor_step(store, tmp_path):
@@ -163,7 +202,6 @@ BAD_TABLES = {
     "unknown label": (with_line(4, "b,0,1,2,3,4,5,,,,awful,eve"), 4, "'awful' is not on the scale none < mild"),
     "two labels": (with_line(3, "a,1,1,2,3,4,5,p,1,2,none,eve"), 3, "label is 'none', and 'mild' earlier"),
     "two annotators": (with_line(3, "a,1,1,2,3,4,5,p,1,2,mild,bob"), 3, "annotator is 'bob', and 'eve' earlier"),
-    "annotator only": (with_line(4, "b,0,1,2,3,4,5,,,,,eve"), 4, "annotator 'eve' gives no label"),
     "bad round": (with_line(4, "b,0,1,2,3,4,5,,first,,,"), 4, "round is 'first', which is not a whole number"),
     "huge seed": (with_line(4, f"b,0,1,2,3,4,5,,,{2**63},,"), 4, "seed is '9223372036854775808'"),
     "column missing": (with_line(1, HEADER.replace("move,", "")), 1, "no column 'move'"),
@@ -180,8 +218,17 @@ BAD_LABELS = {
     "id zero": ("trajectory,label\n0,none\n", 2, "no trajectory 0"),
     "word for id": ("trajectory,label\none,none\n", 2, "trajectory is 'one', which is not a whole number"),
     "no id": ("trajectory,label\n,none\n", 2, "trajectory is empty"),
-    "label not on the scale": ("trajectory,label\n1,None\n", 2, "'None' is not on the scale"),
-    "no label": ("trajectory,label\n1,\n", 2, "'' is not on the scale"),
+    "label not on the scale": ("trajectory,label\n1,Nonne\n", 2, "'Nonne' is not on the scale"),
+    "mark and no label": (
+        "trajectory,label,mark_mild\n1,,0\n",
+        2,
+        "there is a mark and no label; give one, or 'cannot",
+    ),
+    "comment and no label": ("trajectory,label,comment\n1,,hm\n", 2, "there is a comment and no label"),
+    "mark after the end": ("trajectory,label,mark_mild\n1,mild,9\n", 2, "'mild' is marked at step 9, and the traj"),
+    "mark beyond the label": ("trajectory,label,mark_severe\n1,mild,0\n", 2, "'severe' is marked where the label is"),
+    "half a mark": ("trajectory,label,mark_mild\n1,mild,0.5\n", 2, "mark_mild is '0.5', which is not a whole number"),
+    "long comment": (f"trajectory,label,comment\n1,none,{'x' * 2001}\n", 2, "at most 2000 characters"),
     "bad time": ("trajectory,label,time\n1,none,yesterday\n", 2, "time is 'yesterday'"),
     "cells": ("trajectory,label\n1,none,eve\n", 2, "3 cells where the header has 2"),
     "unknown column of labels": ("trajectory,label,remark\n1,none,ok\n", 1, "column 'remark' is not one of"),
@@ -308,10 +355,10 @@ def test_rubbish_is_refused(store, tmp_path, ending):
 
 def test_other_files_are_refused(store, tmp_path):
     (tmp_path / "labels.xls").touch()
-    refused(store, tmp_path / "labels.xls", r"one of \.csv, \.npz, \.parquet, not '\.xls'")
+    refused(store, tmp_path / "labels.xls", r"one of \.csv, \.npz, \.parquet, \.store, not '\.xls'")
     with pytest.raises(InputError, match="no such file"):
         import_file(store, tmp_path / "none.csv")
-    with pytest.raises(InputError, match=r"one of \.csv, \.npz, \.parquet, not '\.xls'"):
+    with pytest.raises(InputError, match=r"one of \.csv, \.npz, \.parquet, \.store, not '\.xls'"):
         export_trajectories(store, tmp_path / "out.xls")
     with pytest.raises(InputError, match="cannot write here: No such file or directory"):
         export_trajectories(store, tmp_path / "nowhere" / "out.csv")

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from run_helpers import LINE, SMALL, write_run
@@ -19,6 +20,7 @@ from sidestep.models.trust import memory
 from sidestep.runs.folder import LABELS, Run
 
 STATE = np.array([1, 0, 0, 1, 0, 0, 0, 0, 1, 0], float)  # the start of the yard
+KEY = jax.random.key(1)  # the best policy of a finite model may have to draw
 TRACE = "with open({trace!r}, 'a') as file: file.write('ran ')\n"
 
 
@@ -71,7 +73,7 @@ def test_ones_own_run_moves_without_a_question(home, tmp_path, monkeypatch, caps
     (home / "mine").rename(tmp_path / "hidden")
     try:
         run = load("moved: here?")
-        there, here = (load(path).policy.act(STATE) for path in (home / "run", "moved: here?"))
+        there, here = (load(path).policy.act(STATE, KEY) for path in (home / "run", "moved: here?"))
         assert np.array_equal(there, here)
         assert run.model.spec.name == "yard"
         assert main(["certify", "moved: here?", "--rollouts", "100"]) == 0
@@ -107,9 +109,9 @@ def test_a_stranger_s_code_is_run_when_it_is_trusted(home, stranger, capsys):
     with pytest.raises(InputError, match="trust=True"):
         load(stranger).policy  # noqa: B018
     assert not ran(home)
-    assert load(stranger, trust=True).policy.act(STATE).shape == (8,)
+    assert load(stranger, trust=True).policy.act(STATE, KEY).shape == (8,)
     assert ran(home)
-    load(stranger).policy.act(STATE)  # what was trusted once is remembered
+    load(stranger).policy.act(STATE, KEY)  # what was trusted once is remembered
     assert main(["resume", str(stranger), "--quiet"]) == 2, "but its rule was not asked about yet"
     assert main(["resume", str(stranger), "--quiet", "--trust"]) == 0
 

@@ -1,11 +1,11 @@
 """What the labels say: of the policies whose rollouts they are, and of the predictions made for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from sidestep.campaign.choice import optimism
 from sidestep.campaign.records import Candidate, Group, State
@@ -13,7 +13,10 @@ from sidestep.campaign.schedule import SLOTS
 from sidestep.certification.records import Audit
 from sidestep.core.constraints import Constraint, cost_matrix
 from sidestep.core.model import Trajectory
+from sidestep.labels.annotators import Annotators, estimate_annotators, repeated_error
+from sidestep.labels.marks import MarksArray
 from sidestep.labels.store import Store
+from sidestep.labels.votes import current_votes
 from sidestep.runs.records import Round
 
 RECENT = 3 * SLOTS  # groups of labels from which the gap between predicted and true costs is read
@@ -30,17 +33,65 @@ class Evidence:
     store: Store
     category_of: dict[int, int]
     audits: tuple[Audit, ...] = ()
+    predict: Callable[[Trajectory], np.ndarray] | None = None  # where people label and a safety model is fitted
 
     @cached_property
     def labelled(self) -> tuple[Trajectory, np.ndarray]:
-        """Every trajectory that was asked about, in that order, and its category."""
-        ids = self.state.asked_ids
-        return self.store.get(ids), np.array([self.category_of[i] for i in ids], np.int32)
+        """Every trajectory that was asked about, in that order, and its category: the likeliest, if annotators err."""
+        return self.trajectories, self.truth.argmax(axis=1).astype(np.int32)
+
+    @cached_property
+    def trajectories(self) -> Trajectory:
+        return self.store.get(self.state.asked_ids)
+
+    @cached_property
+    def categories(self) -> Int[np.ndarray, " label"]:
+        """What most annotators say."""
+        return np.array([self.category_of[i] for i in self.state.asked_ids], np.int32)
+
+    @cached_property
+    def marks(self) -> MarksArray:
+        """At which step each severity was reached, of the same trajectories; -1 where nobody said."""
+        return self.store.marks(self.state.asked_ids, "majority")
+
+    @cached_property
+    def annotators(self) -> Annotators | None:
+        """How often each annotator errs, by votes and predictions; None where nothing says that anybody does."""
+        error = repeated_error(self._answered_twice)
+        if error is None:
+            return None
+        votes = current_votes(self.store.log())
+        said = [votes[i] for i in self.state.asked_ids]
+        prior = None if self.predict is None else self.predict(self.trajectories)
+        return estimate_annotators(said, len(self.store.scale), prior, error)
+
+    @property
+    def _answered_twice(self) -> list[tuple[int, int]]:
+        """Both answers to each question that was asked twice, and those of two who answered the same."""
+        groups = [group for group in self.state.asked if group.repeats]
+        pairs = [pair for group in groups for pair in zip(group.repeats, group.ids, strict=True)]
+        return [(self.category_of[first], self.category_of[second]) for first, second in pairs]
+
+    @property
+    def likelihood(self) -> Float[np.ndarray, "label category"] | None:
+        """How likely what was said is for each true category; None where labels are the truth."""
+        return None if self.annotators is None else self.annotators.likelihood
+
+    @cached_property
+    def truth(self) -> Float[np.ndarray, "label category"]:
+        """How likely each category is of every trajectory that was asked about: its label, where nobody errs."""
+        if self.annotators is None:
+            return np.eye(len(self.store.scale))[self.categories]
+        return self.annotators.truth
 
     def costs(self, groups: Sequence[Group]) -> Float[np.ndarray, "label constraint"]:
-        """Which labels of these groups count for which constraint."""
-        ids = [i for group in groups for i in group.ids]
-        return cost_matrix(self.constraints).T[[self.category_of[i] for i in ids]]
+        """How far labels of these groups count for which constraint: 0 or 1, or how likely, where annotators err."""
+        rows = [self._rows[i] for group in groups for i in group.ids]
+        return self.truth[rows] @ cost_matrix(self.constraints).T.astype(float)
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {trajectory: row for row, trajectory in enumerate(self.state.asked_ids)}
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -48,15 +99,17 @@ class Evidence:
         return [self._with_labels(index, candidate) for index, candidate in enumerate(self.state.candidates)]
 
     def _with_labels(self, index: int, candidate: Candidate) -> Candidate:
+        """With the labels of its own plain rollouts, those of its audits included."""
         groups = [
             group
             for group in self.state.asked
             if group.candidate == index or (group.slot is not None and _same(group, candidate))
         ]
-        if not groups:
-            return replace(candidate, costly=(0.0,) * len(self.constraints))
-        costs = self.costs(groups)
-        return replace(candidate, labels=len(costs), costly=tuple(costs.sum(axis=0).tolist()))
+        costs = self.costs(groups) if groups else np.zeros((0, len(self.constraints)))
+        audits = [audit for audit in self.audits if audit.candidate == index and audit.figures is not None]
+        costly = costs.sum(axis=0) + sum((self._audited_costs(audit) for audit in audits), np.zeros(costs.shape[1]))
+        labels = len(costs) + sum(audit.rollouts for audit in audits)
+        return replace(candidate, labels=labels, costly=tuple(costly.tolist()))
 
     @property
     def optimism(self) -> float:
@@ -73,12 +126,17 @@ class Evidence:
             predicted = self.state.rounds[group.round].slots[group.slot].costs
         return float(self.costs([group]).sum()), float(len(group.ids) * np.sum(predicted))
 
+    def _audited_costs(self, audit: Audit) -> Float[np.ndarray, " constraint"]:
+        """How many of an audit's runs count for each constraint."""
+        assert audit.figures is not None
+        shares = np.array([audit.figures.side_effects[name] for name in self.store.scale.categories])
+        return cost_matrix(self.constraints).astype(float).dot(shares) * audit.rollouts
+
     def _audited_gap(self, audit: Audit) -> tuple[float, float]:
         if audit.figures is None or audit.candidate is None:
             return 0.0, 0.0
-        shares = np.array([audit.figures.side_effects[name] for name in self.store.scale.categories])
-        costly = float(cost_matrix(self.constraints).dot(shares).sum()) * audit.rollouts
-        return costly, float(audit.rollouts * np.sum(self.state.candidates[audit.candidate].predicted_costs))
+        predicted = np.sum(self.state.candidates[audit.candidate].predicted_costs)
+        return float(self._audited_costs(audit).sum()), float(audit.rollouts * predicted)
 
     @property
     def rounds(self) -> list[Round]:

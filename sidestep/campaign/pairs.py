@@ -4,27 +4,39 @@ What has no label is taken as harmless. The exact optimum under what is known vi
 are asked about; and so on, until everything that the optimum visits is known. Then no other policy can be better: it
 would be allowed more only where something was labelled harmful. Few of all pairs are ever asked about.
 
-    c(s, a) = the label where there is one, else 0
-    pi      = argmax return  subject to  sum mu_pi c = 0       (or <= the tolerance, where nothing is free of cost)
-    ask     = pairs with mu_pi(s, a) > 0 and no label
+    c(s, a) = the label where there is one, else harmless
+    pi      = argmax return in T steps  subject to  the tolerance
+    ask     = pairs that pi visits and that have no label
+
+The tolerance d of a constraint may bound three things:
+
+    chance   P(run is costly) <= d                                      what an audit certifies
+    number   E[costly steps of a run] <= d, which implies the former    where every single one counts
+    avoid    no costly step at all
+
+An audit on n rollouts needs room: it passes almost surely at a chance a little below d. Where that room costs more than
+LITTLE, and where d is 0, the plan uses all of the tolerance, and the chance is proven by computation.
 """
 
 from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from sidestep.campaign.evidence import Evidence
 from sidestep.campaign.records import Candidate, State
-from sidestep.campaign.schedule import certifiable_costs
 from sidestep.campaign.setting import Question, Setting
+from sidestep.certification.bounds import CERTIFYING, certifiable_chance
+from sidestep.certification.records import Proof, StepPlan, split_confidence
+from sidestep.core.constraints import cost_matrix
 from sidestep.core.errors import Infeasible
 from sidestep.core.model import is_finite
 from sidestep.finite.graph import reachable
-from sidestep.finite.occupancy import Bound, Optimum, occupancy_lp
-from sidestep.finite.tabular import TabularPolicy
+from sidestep.finite.horizon import HorizonOptimum, Limit, horizon_optimum
+from sidestep.finite.runs import prospect
+from sidestep.finite.tabular import HorizonPolicy, horizon_policy
 from sidestep.planning.bank import BankPolicy
 from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
@@ -38,15 +50,32 @@ from sidestep.safety.io import load_safety, make_safety, save_safety
 
 FITTING, PLANNING, SPREADING = range(3)  # streams of keys that never meet
 BLOCK = 100  # questions at a time
-VISITED = 1e-6  # expected visits from which on a pair counts as visited
+VISITED = 1e-6  # expected visits from which on a pair counts as visited; for a proof any chance at all
+# Share of the return that is little. 2,000 rollouts do not see it: on the built-in maps their standard error is about
+# 0.001 of the return (a deviation of 2.2 at -41).
+LITTLE = 0.0005
+DETERMINISTIC = 0.0001  # share of the return for which a policy that draws nothing is preferred
+PASSING = 0.999  # chance with which an audit of the plan should pass
+PROOF_ROOM = 1e-6  # of a tolerance: more than rounding the weights of a policy takes
 ANSWER = "policy.safetensors"
+
+Used = Literal["chance", "number", "avoid"]
+
+
+class Plan(NamedTuple):
+    """The optimum for what the tolerance bounds, and how it is to be certified."""
+
+    used: Used
+    proof: Proof
+    optimum: HorizonOptimum
 
 
 class PairStrategy:
-    """Rounds of solving the linear program under the labels so far, and asking about what its optimum visits."""
+    """Rounds of finding the exact optimum under the labels so far, and asking about what its optimum visits."""
 
     arrays: PyTree = ()
     verifies = False
+    fitted = None  # no safety model: every pair that the optimum visits is labelled
 
     def __init__(self, setting: Setting) -> None:
         """With the method `gradient` a network is trained by exact gradients; else the optimum is a table."""
@@ -56,9 +85,9 @@ class PairStrategy:
         self.pairs = jax.tree.map(np.asarray, all_pairs(self.model.finite))
 
     def prepare(self) -> None:
-        """A linear program compiles nothing."""
+        """Exact methods compile nothing."""
 
-    def expect(self, *, polishing: bool) -> None:
+    def expect(self, state: State) -> None:
         """Nothing changes: the last planning is one step."""
 
     def explore(self) -> list[Question]:
@@ -67,11 +96,12 @@ class PairStrategy:
 
     def advance(self, state: State, evidence: Evidence) -> tuple[State, list[Question]]:
         category = self._categories(evidence)
-        optimum = self._optimum(category)
-        visits = optimum.occupancy.ravel()
-        unknown = np.flatnonzero((visits > VISITED) & (category < 0))
+        plan = self._plan(category)
+        visits = plan.optimum.visits.ravel()
+        visited = plan.optimum.possible.ravel() if plan.proof == "exact" else visits > VISITED
+        unknown = np.flatnonzero(visited & (category < 0))
         left = self.setting.config.labels - len(state.asked_ids)
-        done = Round(state.round, len(state.asked_ids), len(unknown), optimum.value)
+        done = Round(state.round, len(state.asked_ids), len(unknown), plan.optimum.value)
         asked = unknown[np.argsort(-visits[unknown], kind="stable")][: max(min(BLOCK, left), 0)]
         state = replace(state, rounds=(*state.rounds, done), round=state.round + 1)
         if len(asked):
@@ -81,13 +111,12 @@ class PairStrategy:
     def polish(self, state: State, evidence: Evidence) -> State:
         """The optimum as a table, or as a network that was trained on the learned costs."""
         category = self._categories(evidence)
-        optimum = self._optimum(category)
-        policy: BankPolicy = TabularPolicy(jnp.asarray(optimum.policy, float), self.model)
-        if self._network:
-            policy = self._trained(optimum, category)
-        self.setting.keep(ANSWER, policy)
-        costs = tuple(float(value) for value in optimum.constraint_values)
-        return replace(state, stage="verify", candidates=(Candidate(ANSWER, optimum.value, costs),))
+        plan = self._plan(category)
+        table = horizon_policy(plan.optimum, self.model)
+        steps = self._told(plan, table, category)
+        self.setting.keep(ANSWER, self._trained(steps.numbers, category) if self._network else table)
+        candidate = Candidate(ANSWER, steps.planned_return, steps.chances)
+        return replace(state, stage="verify", candidates=(candidate,), steps=steps)
 
     def policy_of(self, candidate: Candidate) -> BankPolicy:
         file = self.setting.run.path / "safety.safetensors"
@@ -98,18 +127,83 @@ class PairStrategy:
     def _network(self) -> bool:
         return self.setting.method == "gradient"
 
-    def _optimum(self, category: np.ndarray) -> Optimum:
-        """Free of any cost that is known of; where that cannot be, within what an audit will certify."""
-        setting, finite, known = self.setting, self.model.finite, np.maximum(category, 0)
-        costs = [np.array(constraint.cost_weights, float)[known] for constraint in setting.constraints]
-        costs = [np.where(category >= 0, cost, 0.0).reshape(finite.reward.shape) for cost in costs]
-        names = [constraint.text for constraint in setting.constraints]
+    def _plan(self, category: np.ndarray) -> Plan:
+        """The optimum under the labels so far, for what the tolerance is to bound."""
+        wanted = self.setting.config.step_tolerance
+        tolerances = np.array([constraint.tolerance for constraint in self.setting.constraints])
+        avoiding = self._avoiding(category)
+        if avoiding is not None and (wanted == "avoid" or not tolerances.any() or (wanted == "auto" and self._network)):
+            return Plan("avoid", "rollouts" if tolerances.all() else "exact", avoiding)
+        if wanted == "avoid" or not tolerances.any():
+            raise Infeasible(f"no policy avoids all side effects in runs of {self.model.spec.horizon} steps")
+        used: Used = "number" if wanted == "number" or self._network else "chance"
+        plan = self._within(used, category, tolerances)
+        little = LITTLE * abs(plan.optimum.value)
+        if wanted == "auto" and avoiding is not None and avoiding.value >= plan.optimum.value - little:
+            return Plan("avoid", "rollouts" if tolerances.all() else "exact", avoiding)
+        return plan
+
+    def _within(self, used: Used, category: np.ndarray, tolerances: np.ndarray) -> Plan:
+        """With room for an audit on rollouts, if it costs little; else up to the tolerance, and proven."""
+        config, constraints = self.setting.config, self.setting.constraints
+        alpha = CERTIFYING * (1.0 - split_confidence(config.confidence, 1)) / len(constraints)
+        aims = [certifiable_chance(tolerance, config.rollouts, alpha, PASSING) for tolerance in tolerances]
+        if not any(aim is None for aim in aims) or self._network:
+            limits = np.array([d / 2 if aim is None else aim for aim, d in zip(aims, tolerances, strict=True)])
+            try:
+                optimum = self._optimum(used, category, limits)
+            except Infeasible:
+                if self._network:
+                    raise
+            else:
+                # The value is concave in the limits: its slope here bounds what they lose.
+                lost = np.array(optimum.prices[: len(limits)]) @ (tolerances - limits)
+                if self._network or lost <= LITTLE * abs(optimum.value):
+                    return Plan(used, "rollouts", optimum)
+        limits = np.where(tolerances > 0.0, np.maximum(tolerances - PROOF_ROOM, tolerances / 2), 0.0)
         try:
-            return occupancy_lp(finite, [Bound(cost, 0.0, name) for cost, name in zip(costs, names, strict=True)])
+            return Plan(used, "exact", self._optimum(used, category, limits))
         except Infeasible:
-            config = setting.config
-            limits = certifiable_costs(setting.constraints, config.rollouts, config.confidence).tolist()
-            return occupancy_lp(finite, [Bound(*bound) for bound in zip(costs, limits, names, strict=True)])
+            texts = " and ".join(constraint.text for constraint in constraints)
+            steps = f"in runs of {self.model.spec.horizon} steps"
+            raise Infeasible(f"no policy meets {texts} {steps}; loosen it or change the model") from None
+
+    def _avoiding(self, category: np.ndarray) -> HorizonOptimum | None:
+        try:
+            return self._optimum("avoid", category, np.zeros(len(self.setting.constraints)))
+        except Infeasible:
+            return None
+
+    def _optimum(self, used: Used, category: np.ndarray, chances: np.ndarray) -> HorizonOptimum:
+        """The optimum with at most these chances of each constraint's cost in a run."""
+        model, constraints = self.model, self.setting.constraints
+        known = np.maximum(category, 0).reshape(model.finite.reward.shape)
+        pairs = list(zip(constraints, chances.tolist(), strict=True))
+        limits = [Limit(one.cost_weights, chance, one.text) for one, chance in pairs]
+        if used == "number":
+            limits += [Limit(one.cost_weights, one.tolerance, one.text, counts=True) for one, _ in pairs]
+        return horizon_optimum(model.finite, model.spec.horizon, known, limits, loss=DETERMINISTIC)
+
+    def _told(self, plan: Plan, policy: HorizonPolicy, category: np.ndarray) -> StepPlan:
+        """What the plan does, exactly, under the labels so far, and what others would earn."""
+        constraints, avoiding = self.setting.constraints, self._avoiding(category)
+        known = np.maximum(category, 0).reshape(self.model.finite.reward.shape)
+        found = prospect(self.model, policy, known, len(self.setting.store.scale))
+        costs = cost_matrix(constraints)
+        tolerances = np.array([constraint.tolerance for constraint in constraints])
+        best = avoiding if not tolerances.any() else self._optimum("chance", category, tolerances)
+        assert best is not None
+        return StepPlan(
+            used=plan.used,
+            proof=plan.proof,
+            horizon=self.model.spec.horizon,
+            planned_return=found.value,
+            chances=tuple((costs @ found.chances).tolist()),
+            numbers=tuple((costs @ found.numbers).tolist()),
+            ended=found.ended,
+            optimum=best.value,
+            avoiding=None if avoiding is None else avoiding.value,
+        )
 
     def _spread(self, category: np.ndarray, left: int) -> list[Question]:
         """The labels that are left go to pairs that a network might stray to; a table strays nowhere."""
@@ -121,8 +215,8 @@ class PairStrategy:
         order = np.asarray(jax.random.permutation(self.setting.key(SPREADING), len(candidates)))
         return [self._question(candidates[order[:left]])] if len(candidates) else []
 
-    def _trained(self, optimum: Optimum, category: np.ndarray) -> NetworkPolicy:
-        """A network trained on the learned costs, which may cost what the optimum costs."""
+    def _trained(self, numbers: tuple[float, ...], category: np.ndarray) -> NetworkPolicy:
+        """A network trained on the learned costs, which may have as many costly steps as the optimum."""
         setting, spec = self.setting, self.model.spec
         setting.show("fitting", None)
         rows = np.flatnonzero(category >= 0)
@@ -134,11 +228,11 @@ class PairStrategy:
         target = setting.run.target("safety.safetensors")
         save_safety(target, safety, setting.store.scale, names, {"labels": len(rows)})
         planner = Planner(self.model, safety, setting.constraints, setting.planning)
-        tolerances = np.round([optimum.constraint_values], 6)
+        tolerances = np.round([numbers], 6)
         state, history = planner.start(setting.key(PLANNING)[None], tolerances=tolerances), []
         setting.run.cut_metrics(0)
         for state, figures in planner.run(state):  # noqa: B007, B020 (each state follows from the one before)
-            setting.run.append_metrics(figures)
+            setting.log(figures)
             history += figures
             setting.show("planning", None)
         return planner.finish(state, history)[0].policy

@@ -1,14 +1,17 @@
 """What a campaign remembers from stage to stage, and what it tells of each round."""
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sidestep.certification.records import StepPlan
 from sidestep.core.errors import InputError
 from sidestep.core.records import from_json
 from sidestep.runs.records import Round
 from sidestep.runtime.files import Json
 
+STATISTICS = ("count", "run")  # of counted events that policies may be planned against alone
 Stage = Literal["explore", "round", "polish", "verify", "certify"]
 
 
@@ -20,6 +23,16 @@ class Group:
     round: int
     slot: int | None = None  # of the bank in that round, if they are plain rollouts of its policy
     candidate: int | None = None  # likewise of a candidate
+    repeats: tuple[int, ...] = ()  # the trajectories that these are blind copies of, where questions are asked twice
+    due: int = 0  # rounds after which the labels are needed; people may give them earlier
+
+    def only(self, known: Container[int]) -> "Group":
+        """With these trajectories alone; a copy counts where its original does."""
+        kept = [
+            row for row, i in enumerate(self.ids) if i in known and (not self.repeats or self.repeats[row] in known)
+        ]
+        repeats = tuple(self.repeats[row] for row in kept) if self.repeats else ()
+        return replace(self, ids=tuple(self.ids[row] for row in kept), repeats=repeats)
 
 
 @dataclass(frozen=True)
@@ -48,14 +61,35 @@ class State:
     rounds: tuple[Round, ...] = ()
     rows: int = 0  # of metrics.jsonl
     seconds: float = 0.0
+    steps: StepPlan | None = None  # where single steps are labelled
+    statistic: str | None = None  # of the counted events that the last planning is against alone
 
     @property
     def asked_ids(self) -> list[int]:
         """Every trajectory that was asked about, once, in that order."""
         return list(dict.fromkeys(i for group in self.asked for i in group.ids))
 
-    def with_group(self, ids: list[int], slot: int | None = None, candidate: int | None = None) -> "State":
-        return replace(self, asked=(*self.asked, Group(tuple(ids), self.round, slot, candidate)))
+    def with_group(
+        self, ids: list[int], slot: int | None = None, candidate: int | None = None, due: int = 0
+    ) -> "State":
+        return replace(self, asked=(*self.asked, Group(tuple(ids), self.round, slot, candidate, due=due)))
+
+    @property
+    def due(self) -> "State":
+        """With the questions alone whose labels are needed now: at the end all of them."""
+        at_the_end = self.stage in ("verify", "certify")
+        return replace(self, asked=tuple(group for group in self.asked if at_the_end or group.due <= self.round))
+
+    @property
+    def ahead(self) -> list[int]:
+        """Trajectories whose labels are needed later."""
+        due = set(self.due.asked_ids)
+        return [i for i in self.asked_ids if i not in due]
+
+    def only(self, known: Container[int]) -> "State":
+        """With these trajectories alone."""
+        groups = (group.only(known) for group in self.asked)
+        return replace(self, asked=tuple(group for group in groups if group.ids))
 
 
 def read_state(data: Json, constraints: int, place: str) -> State:
@@ -72,6 +106,7 @@ def read_state(data: Json, constraints: int, place: str) -> State:
 def _looks(state: State, constraints: int) -> list[tuple[str, bool]]:
     made, candidates = len(state.rounds), state.candidates
     lists = [numbers for one in state.rounds for slot in one.slots for numbers in (slot.tolerance, slot.costs)]
+    lists += [state.steps.chances, state.steps.numbers] if state.steps else []
     lists += [candidate.predicted_costs for candidate in candidates]
     return [
         ("there is no such round", 0 <= state.round <= made <= state.round + 1),
@@ -81,6 +116,8 @@ def _looks(state: State, constraints: int) -> list[tuple[str, bool]]:
         ("a file's name leads elsewhere", all(re.fullmatch(r"[\w-]+\.safetensors", c.file) for c in candidates)),
         ("numbers are negative", state.rows >= 0 and state.seconds >= 0),
         ("a question belongs to nothing", all(_belongs(group, state) for group in state.asked)),
+        ("there is no such statistic", state.statistic in (None, *STATISTICS)),
+        ("copies are of nothing", all(len(one.repeats) in (0, len(one.ids)) for one in state.asked)),
     ]
 
 

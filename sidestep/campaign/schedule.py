@@ -21,6 +21,7 @@ NARROW = (0.4, 0.6, 0.8, 0.95)  # of the last rounds: shares of the certifiable 
 SLOTS = len(WIDE)  # policies of a bank
 CLOSING = 0.5  # share of the rounds in which the tolerances close in
 NEVER = 0.01  # what a tolerance of zero is taken as
+PEOPLE_AIM = 0.3  # share of a tolerance at which an audit by people, who err, takes a few hundred labels
 PASSING = 0.9  # chance with which an audit of a policy at the certifiable cost should pass
 
 
@@ -39,21 +40,38 @@ def certifiable(constraint: Constraint, rollouts: int, confidence: float) -> flo
 
 
 def certifiable_costs(
-    constraints: Sequence[Constraint], rollouts: int, confidence: float, audit: int = 1
+    constraints: Sequence[Constraint],
+    rollouts: int,
+    confidence: float,
+    audit: int = 1,
+    aim: float | None = None,
 ) -> Float[np.ndarray, " constraint"]:
-    """The certifiable cost of each constraint in a campaign's n-th audit, where all of them share the error."""
+    """The certifiable cost of each constraint in a campaign's n-th audit, where all of them share the error.
+
+    At most the share `aim` of the tolerance, where it is given.
+    """
     level = 1.0 - CERTIFYING * (1.0 - split_confidence(confidence, audit)) / len(constraints)
-    return np.array([certifiable(constraint, rollouts, level) for constraint in constraints])
+    found = np.array([certifiable(constraint, rollouts, level) for constraint in constraints])
+    if aim is None:
+        return found
+    return np.minimum(found, aim * np.maximum([constraint.tolerance for constraint in constraints], NEVER))
 
 
 def tolerance_schedule(
-    constraints: Sequence[Constraint], aims: Float[np.ndarray, " constraint"], progress: float, optimism: float
+    constraints: Sequence[Constraint],
+    aims: Float[np.ndarray, " constraint"],
+    progress: float,
+    optimism: float,
+    loosest: Float[np.ndarray, " constraint"] | None = None,
 ) -> Float[np.ndarray, "slot constraint"]:
     """Tolerances of the bank when `progress` (0 to 1) of the rounds is over.
 
-    `aims` are the certifiable costs; `optimism` is by how much true costs exceed predicted ones.
+    `aims` are the certifiable costs; `optimism` is by how much true costs exceed predicted ones. In a sweep the bank
+    spans all of its tolerances in the end, in equal ratios: from `aims`, of the strictest, to those of the `loosest`.
     """
     tolerance = np.maximum([constraint.tolerance for constraint in constraints], NEVER)
     wide = tolerance[None, :] ** np.array(WIDE)[:, None]
     narrow = np.array(NARROW)[:, None] * aims[None, :] / optimism
+    if loosest is not None:
+        narrow = np.geomspace(NARROW[0] * aims, NARROW[-1] * loosest, SLOTS) / optimism
     return wide ** (1.0 - min(progress / CLOSING, 1.0)) * narrow ** min(progress / CLOSING, 1.0)

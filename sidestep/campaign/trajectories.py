@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,9 +21,14 @@ from sidestep.planning.rows import PlanRow
 from sidestep.planning.table_bank import TableBank
 from sidestep.policies.files import load_policy
 from sidestep.runs.records import Round, Slot
+from sidestep.safety.base import SafetyModel
 from sidestep.safety.config import fit_settings
-from sidestep.safety.fit import fit
+from sidestep.safety.counted import CountedEvents
+from sidestep.safety.derived import alike
+from sidestep.safety.families import Families
 from sidestep.safety.io import make_safety, save_safety
+from sidestep.safety.learn import learn
+from sidestep.safety.pattern import learned_pattern
 from sidestep.safety.report import FitReport
 
 EXPLORING, FITTING, PLANNING, ASKING = range(4)  # streams of keys that never meet
@@ -39,10 +45,20 @@ class TrajectoryStrategy:
         model, config = setting.model, setting.config
         exact = isinstance(setting.planning.reward, Exact)
         sizes = model.spec.state.size, model.spec.action.size, len(setting.store.scale)
-        kind, shape = ("share", {"hidden": (64, 64)}) if exact else ("hazard", {"units": config.units})
-        self.unfitted = make_safety(kind, *sizes, key=setting.key(FITTING), members=config.members, **shape)
+        kind, key = config.safety or ("share" if exact else config.learner), setting.key(FITTING)
+        if kind == "families":
+            self.unfitted = make_safety(
+                kind, *sizes, key=key, units=config.units, hazards=config.members, alike=alike(model.spec)
+            )
+        else:
+            shapes: dict[str, dict[str, Any]] = {"share": {"hidden": (64, 64)}, "hazard": {"units": config.units}}
+            shape = {} if config.safety else shapes[kind]
+            self.unfitted = make_safety(kind, *sizes, key=key, members=config.members, **shape)
         self.safety = self.unfitted
-        self.aims = certifiable_costs(setting.constraints, config.rollouts, config.confidence)
+        self.aims = certifiable_costs(setting.constraints, config.rollouts, config.confidence, aim=setting.aim)
+        self.loosest: Float[np.ndarray, " constraint"] | None = None
+        if setting.loosest:
+            self.loosest = certifiable_costs(setting.loosest, config.rollouts, config.confidence, aim=setting.aim)
         key = setting.key(PLANNING)
         self.bank: PolicyBank
         if exact:
@@ -61,8 +77,20 @@ class TrajectoryStrategy:
             )
             self.bank = GradientBank(model, setting.constraints, setting.planning, schedule, self.safety, key, truth)
 
-    def expect(self, *, polishing: bool) -> None:
-        self.bank.expect(polishing=polishing)
+    @property
+    def fitted(self) -> SafetyModel | None:
+        return self.safety if float(self.safety.standardisation.seen) > 0.0 else None
+
+    @property
+    def planned(self) -> SafetyModel:
+        """What policies are planned against: all that is trusted, which may be one model of several."""
+        return self.safety.spoken() if isinstance(self.safety, Families) else self.safety
+
+    def expect(self, state: State) -> None:
+        safety = self.unfitted
+        if isinstance(safety, Families) and state.statistic:
+            safety = safety.of_statistic(state.statistic)
+        self.bank.expect(safety, polishing=state.stage == "polish" and bool(state.candidates))
 
     @property
     def arrays(self) -> PyTree:
@@ -73,7 +101,9 @@ class TrajectoryStrategy:
         self.bank.state, self.safety = saved
 
     def prepare(self) -> None:
-        self.bank.prepare()
+        """What is planned against is known from the start, or after the first fit."""
+        if not isinstance(self.unfitted, Families):
+            self.bank.prepare(self.unfitted)
 
     def explore(self) -> list[Question]:
         config = self.setting.config
@@ -84,7 +114,8 @@ class TrajectoryStrategy:
         began, number, config = time.perf_counter(), state.round, self.setting.config
         state, report, tolerances = self._fit(state, evidence)
         self.setting.show("planning", None)
-        rows = self.bank.advance(number, self.safety, tolerances, lost(state))
+        self.bank.prepare(self.planned)
+        rows = self.bank.advance(number, self.planned, tolerances, lost(state))
         state = self._log(state, rows)
         for slot in range(SLOTS):
             self.setting.keep(_file(number, slot), _of(self.bank.policies, slot))
@@ -110,7 +141,7 @@ class TrajectoryStrategy:
         if not state.candidates:
             state = self._begin_polish(state, evidence)
         began = time.perf_counter()
-        rows, policies, finished = self.bank.polish(self.safety)
+        rows, policies, finished = self.bank.polish(self.planned)
         self.setting.show("polishing", None)
         state = self._log(state, rows)
         candidates = []
@@ -127,17 +158,24 @@ class TrajectoryStrategy:
         before = lost(state)
         state, report, tolerances = self._fit(state, evidence)
         candidates = [candidate for earlier in range(state.round) for candidate in self._reconsidered(earlier)]
-        self.bank.begin_polish(self.safety, tolerances, before)
+        if self.setting.forked:
+            self.bank.start_nearest(tolerances)
+        self.bank.begin_polish(self.planned, tolerances, before)
         blank = [PlanRow() for _ in range(SLOTS)]
         done = self._round(state, blank, tolerances, evidence.optimism, report, time.perf_counter() - began)
         spec, store = self.setting.model.spec, self.setting.store
-        about = {"labels": len(state.asked_ids)}
+        names = [*spec.state.names, *spec.action.names]
+        pattern = learned_pattern(self.planned, evidence.labelled[0])
+        words = pattern.words(names, spec.state.size, store.scale.categories) if pattern else None
+        about = {"labels": len(state.asked_ids), "pattern": words}
         target = self.setting.run.target("safety.safetensors")
-        save_safety(target, self.safety, store.scale, [*spec.state.names, *spec.action.names], about)
-        return replace(state, candidates=tuple(candidates), rounds=(*state.rounds, done))
+        save_safety(target, self.planned, store.scale, names, about)
+        planned = self.planned
+        statistic = planned.statistic if isinstance(planned, CountedEvents) and planned is not self.safety else None
+        return replace(state, candidates=tuple(candidates), rounds=(*state.rounds, done), statistic=statistic)
 
     def policy_of(self, candidate: Candidate) -> BankPolicy:
-        return load_policy(self.setting.run.path / candidate.file, self.setting.model, self.safety)
+        return load_policy(self.setting.run.path / candidate.file, self.setting.model, self.planned)
 
     def _fit(self, state: State, evidence: Evidence) -> tuple[State, FitReport, Float[np.ndarray, "slot constraint"]]:
         """Fit to all labels so far; how good the fit is, and the tolerances to plan at."""
@@ -148,7 +186,7 @@ class TrajectoryStrategy:
         settings = replace(
             fit_settings(self.bank.kind),
             steps=config.first_fit if first else config.later_fit,
-            held_out=0.15,
+            held_out=0.2 if isinstance(self.unfitted, Families) else 0.15,  # families are weighed by them
             patience=8,
             batch=min(100, max(STEPS_READ // setting.model.spec.horizon, 10)),
         )
@@ -156,9 +194,21 @@ class TrajectoryStrategy:
             settings = replace(settings, learning_rate=settings.learning_rate / 2)
         key = jax.random.fold_in(setting.key(FITTING), state.round)
         start = self.unfitted if first else self.safety
-        self.safety, report = fit(start, known, categories, settings, key, room=config.labels)
+        marks = evidence.marks if config.marks else None
+        new = 0 if first or not state.rounds else len(categories) - state.rounds[-1].labels
+        self.safety, report = learn(
+            start,
+            known,
+            categories,
+            settings,
+            key,
+            marks=marks,
+            likelihood=evidence.likelihood,
+            room=config.labels,
+            new=new,
+        )
         progress = state.round / config.rounds
-        tolerances = tolerance_schedule(setting.constraints, self.aims, progress, evidence.optimism)
+        tolerances = tolerance_schedule(setting.constraints, self.aims, progress, evidence.optimism, self.loosest)
         both_sides = varied(setting.constraints, categories)
         tolerances = np.where(both_sides[None, :], tolerances, 1.0)
         return replace(state, varied=bool(both_sides.any())), report, tolerances
@@ -166,15 +216,15 @@ class TrajectoryStrategy:
     def _reconsidered(self, number: int) -> list[Candidate]:
         """The policies of an earlier round as candidates, by what today's safety model predicts of them."""
         files = [_file(number, slot) for slot in range(SLOTS)]
-        kept = [load_policy(self.setting.run.path / file, self.setting.model, self.safety) for file in files]
-        rows = self.bank.predict(jax.tree.map(lambda *leaves: np.stack(leaves), *kept), self.safety)
+        kept = [load_policy(self.setting.run.path / file, self.setting.model, self.planned) for file in files]
+        rows = self.bank.predict(jax.tree.map(lambda *leaves: np.stack(leaves), *kept), self.planned)
         return [
             replace(_candidate(file, row), round=number, slot=slot)
             for slot, (file, row) in enumerate(zip(files, rows, strict=True))
         ]
 
     def _log(self, state: State, rows: list[PlanRow]) -> State:
-        self.setting.run.append_metrics([replace(row, round=state.round) for row in rows])
+        self.setting.log([replace(row, round=state.round) for row in rows])
         return replace(state, rows=state.rows + len(rows))
 
     def _round(

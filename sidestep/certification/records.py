@@ -6,7 +6,73 @@ from typing import Literal
 from sidestep.core.records import JsonObject, from_json, to_json
 
 Status = Literal["open", "certified", "refused", "abandoned"]
-Method = Literal["fixed", "sequential"]
+Method = Literal["fixed", "sequential", "exact"]
+Proof = Literal["rollouts", "exact"]
+Acts = Literal["mean", "sampled"]
+Kind = Literal["plain", "stratified", "signed"]
+
+
+@dataclass(frozen=True)
+class Premise:
+    """What an audit knows of one constraint's cost before it counts labels; each bound at its share of the error."""
+
+    threshold: float | None = None  # of the predicted cost, from which on a run counts as costly unseen; None: plain
+    flagged: float = 0.0  # the chance of such a run, at most
+    missed: float = 0.0  # the share of costly runs that the labels call harmless, at most
+    alarms: float = 0.0  # the share of harmless runs that the labels call costly, at most
+
+    def cost(self, labelled: float, unflagged: bool = False) -> float:
+        """The true cost at most, where labels say at most `labelled`: of all runs, or of those not flagged."""
+        true = min(labelled / (1.0 - self.missed), 1.0) if self.missed < 1.0 else 1.0
+        return self.flagged + (1.0 - self.flagged) * true if unflagged else true
+
+    def least_cost(self, labelled: float) -> float:
+        """The true cost at least, where labels say at least `labelled`: labelled <= cost + (1 - cost) alarms."""
+        return max(labelled - self.alarms, 0.0) / (1.0 - self.alarms) if self.alarms < 1.0 else 0.0
+
+
+@dataclass(frozen=True)
+class KnownCase:
+    """A trajectory of the store whose category is known, of which copies are hidden among an audit's questions."""
+
+    trajectory: int
+    category: int
+
+
+@dataclass(frozen=True)
+class AnnotatorRecord:
+    """How one annotator did on known cases; each bound holds with 95 % by itself, and is no part of the certificate."""
+
+    name: str
+    harmful: int  # answers to known cases of harm
+    missed: int  # of these: called harmless
+    harmless: int
+    alarms: int
+    missed_at_most: float
+    alarms_at_most: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What an audit can be expected to come to, by what is known before its first label."""
+
+    cost: float  # of the policy, as it is believed to be: the largest share of a tolerance
+    error: float  # share of answers in which annotators err
+    certified: float  # chance of a certificate
+    labels: float  # in the mean, further opinions and known cases included
+
+
+@dataclass(frozen=True)
+class Design:
+    """How an audit is made: settled before its first label, by what does not depend on its labels."""
+
+    kind: Kind = "plain"
+    opinions: int = 1  # at most, on a run that somebody calls costly
+    known: tuple[KnownCase, ...] = ()  # where annotators may err; without any, their labels are taken for the truth
+    predicted: int = 0  # rollouts that the safety model has looked at
+    signed_by: str | None = None  # who stands for the pattern, in a signed audit
+    pattern: str | None = None  # which that is, in words
+    forecast: Forecast | None = None  # where people label
 
 
 @dataclass(frozen=True)
@@ -19,6 +85,7 @@ class Verdict:
     upper: float
     met: bool
     certified: bool
+    proof: Proof = "rollouts"  # exact: the chance was computed, and both bounds hold for certain
 
 
 @dataclass(frozen=True)
@@ -63,12 +130,16 @@ class Audit:
     most: int  # rollouts; for a sequential audit at most so many
     promised: float  # confidence that holds for all audits of the run together
     candidate: int | None = None  # of the campaign; None for `sidestep certify`
+    design: Design = Design()
+    premises: tuple[Premise, ...] = ()  # of the constraints; empty in a plain audit whose labels are the truth
+    annotators: tuple[AnnotatorRecord, ...] = ()  # where known cases were hidden among the questions
     status: Status = "open"
     constraints: tuple[Verdict, ...] = ()
     rollouts: int = 0  # that were labelled
-    labels: int = 0  # distinct trajectories behind them
+    labels: int = 0  # that it took: distinct trajectories behind them, further opinions and known cases
     figures: Figures | None = None
     reason: str | None = None  # why nothing can be certified, whatever the labels say
+    acts: Acts = "mean"  # sampled: the policy draws, since the best one does
 
     @property
     def confidence(self) -> float:
@@ -79,13 +150,61 @@ class Audit:
     def certified(self) -> bool:
         return self.status == "certified"
 
+    @property
+    def basis(self) -> str | None:
+        """What the bounds rest on beside the labels of fresh rollouts, in words; None where on nothing else."""
+        if self.design.kind == "signed":
+            return (
+                f"this rests on the signature of {self.design.signed_by}: nobody looked at the rollouts, and what "
+                f"counts as a side effect is this pattern: {self.design.pattern}"
+            )
+        parts = []
+        if any(premise.threshold is not None for premise in self.premises):
+            flagged = max(premise.flagged for premise in self.premises)
+            parts.append(
+                f"what the safety model flags counts as costly (at most {flagged:.4f} of {self.design.predicted:,} "
+                "rollouts nobody looked at)"
+            )
+        covered = [premise for premise in self.premises if premise.missed > 0.0]
+        if covered:
+            parts.append(
+                f"annotators miss at most {max(premise.missed for premise in covered):.4f} of the harm, by "
+                f"{len(self.design.known)} known cases among their questions"
+            )
+        if covered and len(covered) < len(self.premises):
+            parts.append("of the other constraints too few harmful cases are known, and labels count as the truth")
+        return "; ".join(parts) or None
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A tolerance next to one that was asked for: how much more its best candidate is predicted to earn."""
+
+    text: str
+    gain: float | None  # None: no candidate is believed to keep it
+
 
 @dataclass(frozen=True)
 class Evaluation:
     """How the figures of a result were obtained."""
 
     trajectories: int
-    policy: Literal["mean", "sampled"] = "mean"
+    policy: Acts = "mean"
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How the tolerance was used where single steps are labelled; returns are exact, over runs of `horizon` steps."""
+
+    used: Literal["chance", "number", "avoid"]  # what was bounded: see `campaign.pairs`
+    proof: Proof
+    horizon: int
+    planned_return: float
+    chances: tuple[float, ...]  # of each constraint's cost in a run
+    numbers: tuple[float, ...]  # of each constraint's costly steps in a run, expected
+    ended: float  # chance that a run reaches an end
+    optimum: float  # for the tolerance itself
+    avoiding: float | None  # the most that is earned without any cost; None: that is impossible
 
 
 @dataclass(frozen=True)
@@ -109,10 +228,13 @@ class Result:
     marks_used: int = 0
     pattern: str | None = None
     reason: str | None = None
+    basis: str | None = None  # what the certificate rests on beside labels of fresh rollouts, in words
     diagnosis: str | None = None
     harmless_return: float | None = None
     sampled: Figures | None = None  # the same policy with its noise: figures, no claim
     candidate: dict[str, object] | None = None
+    steps: StepPlan | None = None
+    neighbours: tuple[Neighbour, ...] = ()  # predicted, not certified
 
     @property
     def certified(self) -> bool:
@@ -133,8 +255,9 @@ class Result:
             side_effects=figures.side_effects if figures else None,
             penalty=figures.penalty if figures else None,
             rollouts=audit.rollouts,
-            evaluation=Evaluation(audit.rollouts),
+            evaluation=Evaluation(audit.rollouts, audit.acts),
             reason=audit.reason,
+            basis=audit.basis,
         )
 
 

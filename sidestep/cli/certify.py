@@ -2,22 +2,30 @@
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
+from sidestep.campaign.job import CONFIDENCE
 from sidestep.certification.auditor import Auditor, not_enforced, policy_hash
 from sidestep.certification.evaluation import ROLLOUTS
+from sidestep.certification.known import known_in_store, make_design
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Audit, Result, result_from_json, result_to_json
-from sidestep.certification.words import bound_in_words, percent, verdict_in_words
+from sidestep.certification.records import Audit, Design, Result, result_from_json, result_to_json
+from sidestep.certification.signed import ROLLOUTS as SIGNED_ROLLOUTS
+from sidestep.certification.signed import SignedPattern
+from sidestep.certification.words import certificate_lines, percent
 from sidestep.cli.commands import Certify
 from sidestep.cli.console import say, say_json
-from sidestep.cli.work import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, run_store, tell_people
+from sidestep.cli.work import CERTIFIED, LABELS_NEEDED, NOT_CERTIFIED, tell_people
 from sidestep.core.errors import InputError, LabelsNeeded
 from sidestep.core.records import to_json
-from sidestep.deploy.answers import Answer
-from sidestep.labels.experts import expert_of
-from sidestep.runs.folder import AGAIN, LABELS, Run
+from sidestep.finite.tabular import HorizonPolicy
+from sidestep.labels.experts import Expert, expert_of
+from sidestep.labels.store import Store
+from sidestep.runs.folder import AGAIN, Run
+from sidestep.runs.loaded import LoadedRun
+from sidestep.safety.pattern import learned_pattern
 
-CONFIDENCE = 0.95
+KNOWN = 40  # cases of harm among the questions to people
 COLOURS = {"certified": "green", "met, not certified": "yellow", "not met": "red"}
 
 
@@ -27,14 +35,14 @@ def certify(asked: Certify) -> int:
     Its bounds share the error with all earlier audits of the run. What is left out is as in the audit that was begun.
     """
     with Run.open(asked.folder).held(AGAIN):
-        loaded = Answer(asked.folder, asked.trust)
+        loaded = LoadedRun(asked.folder, asked.trust)
         if not loaded.constraints:
             raise InputError("this run has no constraint to certify", place=str(asked.folder))
         ledger = Ledger(loaded.run)
         try:
             audit = _audited(asked, loaded, ledger)
         except LabelsNeeded as needed:
-            _ask(loaded.run, needed, asked.json)
+            _ask(loaded.store_path, needed, asked.json)
             return LABELS_NEEDED
         result = _written(loaded, audit, ledger.audits)
     of_audit = replace(result, constraints=None, diagnosis=None, harmless_return=None, sampled=None, candidate=None)
@@ -47,18 +55,17 @@ def certify(asked: Certify) -> int:
     return CERTIFIED if audit.certified else NOT_CERTIFIED
 
 
-def _audited(asked: Certify, loaded: Answer, ledger: Ledger) -> Audit:
+def _audited(asked: Certify, loaded: LoadedRun, ledger: Ledger) -> Audit:
     """The audit that is asked for, at its end; raises LabelsNeeded where people have to label first."""
-    model, people = loaded.model, asked.people or loaded.config.people
-    rule = None if people else loaded.config.rule
-    expert = expert_of(rule, people, model, loaded.scale, loaded.files)
+    model, expert = loaded.model, _expert(asked, loaded)
     policy, file = loaded.policy_of(model), policy_hash(loaded.run.path / "policy.safetensors")
     free = expert.label is not None  # labels cost nothing, so that none is kept
-    with contextlib.nullcontext() if free else run_store(loaded) as store:
-        auditor = Auditor(ledger, model, loaded.constraints, expert, store)
+    with contextlib.nullcontext() if free else loaded.open_store() as store:
+        auditor = _auditor(asked, loaded, ledger, expert, store, isinstance(policy, HorizonPolicy))
         audit = _begun(auditor, file, asked)
         if audit is None:
-            most, promised = asked.rollouts or ROLLOUTS, asked.confidence or CONFIDENCE
+            usual = SIGNED_ROLLOUTS if asked.signed_by else ROLLOUTS
+            most, promised = asked.rollouts or usual, asked.confidence or CONFIDENCE
             reason = not_enforced(model)
             if reason and not free:
                 raise InputError(f"nothing can be certified here: {reason}", place=str(asked.folder))
@@ -68,6 +75,60 @@ def _audited(asked: Certify, loaded: Answer, ledger: Ledger) -> Audit:
         return auditor.finish(audit, policy)
 
 
+def _expert(asked: Certify, loaded: LoadedRun) -> Expert:
+    """Who labels the rollouts: the run's rule, people, or a pattern that somebody has signed."""
+    if asked.signed_by is None:
+        people = asked.people or loaded.config.people
+        rule = None if people else loaded.config.rule
+        return expert_of(rule, people, loaded.model, loaded.scale, loaded.files)
+    if asked.people or asked.known or asked.audit != "auto":
+        raise InputError(
+            "a signed pattern needs no labels; leave out --people, --known and --audit", place="--signed-by"
+        )
+    safety = loaded.safety
+    with loaded.open_store() as store:
+        known = store.labelled()[1]
+    pattern = None if safety is None or not len(known) else learned_pattern(safety, known)
+    if pattern is None:
+        raise InputError(
+            f"{asked.folder} has learned no pattern that can be said in words, so that nothing can be signed; leave it "
+            "out",
+            place="--signed-by",
+        )
+    spec = loaded.model.spec
+    words = pattern.words([*spec.state.names, *spec.action.names], spec.state.size, loaded.scale.categories)
+    return SignedPattern(pattern.categories, loaded.scale, asked.signed_by, words)
+
+
+def _auditor(
+    asked: Certify, loaded: LoadedRun, ledger: Ledger, expert: Expert, store: Store | None, is_table: bool
+) -> Auditor:
+    people, safety = expert.label is None, loaded.safety
+    if asked.audit == "stratified" and safety is None:
+        raise InputError("this run has no safety model to predict with; leave it out", place="--audit stratified")
+    if asked.known and (not people or safety is None):
+        why = "a rule labels" if not people else "the run has no safety model"
+        raise InputError(f"has no effect where {why}; leave it out", place=f"--known {asked.known}")
+    stratified = asked.audit == "stratified" or (asked.audit == "auto" and people and safety is not None)
+    most = asked.rollouts or ROLLOUTS
+
+    def design(candidate: int | None) -> Design:
+        if isinstance(expert, SignedPattern):
+            return Design(kind="signed", signed_by=expert.signed_by, pattern=expert.words)
+        if not people or safety is None or store is None:
+            return make_design(stratified=stratified, known=(), erring=False, most=most)
+        wanted = KNOWN if asked.known is None else asked.known
+        known, erring = known_in_store(store, safety, loaded.constraints, wanted)
+        return make_design(stratified=stratified, known=known, erring=erring, most=most)
+
+    zero = not all(constraint.tolerance for constraint in loaded.constraints)
+    signed = isinstance(expert, SignedPattern)
+    proven = (
+        not people and not signed and is_table and (zero or any(audit.method == "exact" for audit in ledger.audits))
+    )
+    return Auditor(ledger, loaded.model, loaded.constraints, expert, store, safety, design, proven)
+
+
 def _begun(auditor: Auditor, policy: str, asked: Certify) -> Audit | None:
     """The audit that was begun, if it is the one that is asked for; any other is given up, and stays in the ledger."""
     audit = auditor.ledger.open
@@ -75,13 +136,15 @@ def _begun(auditor: Auditor, policy: str, asked: Certify) -> Audit | None:
         return None
     options = ((asked.rollouts, audit.most), (asked.confidence, audit.promised), (asked.seed, audit.seed))
     same = audit.labelled_by == auditor.expert.name and audit.policy == policy and audit.candidate is None
+    same = same and (asked.audit == "auto" or asked.audit == audit.design.kind)
+    same = same and asked.signed_by == audit.design.signed_by
     if same and all(given is None or given == begun for given, begun in options):
         return audit
     auditor.ledger.update(replace(audit, status="abandoned"))
     return None
 
 
-def _written(loaded: Answer, audit: Audit, audits: tuple[Audit, ...]) -> Result:
+def _written(loaded: LoadedRun, audit: Audit, audits: tuple[Audit, ...]) -> Result:
     """The run's result, which counts the audit, and takes its certificate where it had none."""
     before = result_from_json(loaded.result, str(loaded.run.path / "result.json"))
     after = before.with_audit(audit, audits)
@@ -89,8 +152,7 @@ def _written(loaded: Answer, audit: Audit, audits: tuple[Audit, ...]) -> Result:
     return after
 
 
-def _ask(run: Run, needed: LabelsNeeded, as_json: bool) -> None:
-    store = run.path / LABELS
+def _ask(store: Path | str, needed: LabelsNeeded, as_json: bool) -> None:
     if as_json:
         what = {"status": "waiting", "store": str(store)}
         say_json(what | {"trajectories": needed.ids, "needed": needed.at_best, "audit": to_json(needed.audit)})
@@ -101,26 +163,17 @@ def _ask(run: Run, needed: LabelsNeeded, as_json: bool) -> None:
         f"undecided after {needed.audit.rollouts} labels; {needed.at_best} more certify it if all of them are clean",
         f"label these {len(needed.ids)} trajectories of {store}: {ids}",
     ]
-    tell_people(run, wanted, "and give this command again")
+    tell_people(store, wanted, "and give this command again")
 
 
 def print_certificate(result: Result) -> None:
     """Return, penalty and constraints, with the confidence that holds for all bounds of all audits of the run."""
-    if result.returns is not None:
-        spread = f" (about {_interval(result.returns.interval)})" if result.returns.interval else ""
-        say(f"  return {result.returns.mean:.6g}{spread}, mean action")
-    if result.penalty is not None:
-        say(f"  penalty {result.penalty.mean:.4g} ± {result.penalty.std:.3g}")
-    for verdict in result.constraints or ():
-        word = verdict_in_words(verdict)
-        observed = "unknown" if verdict.estimate is None else f"{verdict.estimate:.4f}"
-        say(
-            f"  {verdict.text}: {observed} in {result.rollouts} fresh rollouts, {bound_in_words(verdict)} "
-            f"with {percent(result.confidence)} confidence: ",
-            (word, COLOURS[word]),
-        )
-    if result.reason:
-        say(f"  not certified: {result.reason}")
+    for line in certificate_lines(result):
+        start, _, word = line.rpartition(": ")
+        if word in COLOURS:
+            say(f"{start}: ", (word, COLOURS[word]))
+        else:
+            say(line)
 
 
 def tell_audits(audits: tuple[Audit, ...]) -> None:
@@ -130,7 +183,3 @@ def tell_audits(audits: tuple[Audit, ...]) -> None:
             f"  this was audit {len(audits)} of this run; all of them share the error, so its own bounds are computed "
             f"at {percent(audits[-1].confidence)}"
         )
-
-
-def _interval(ends: tuple[float, ...]) -> str:
-    return f"{ends[0]:.6g} to {ends[1]:.6g}"

@@ -1,26 +1,51 @@
 """What can be asked for: one record per command. Light on purpose, since `--help` loads it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from sidestep.campaign.config import MOST_ROLLOUTS, CampaignConfig
 from sidestep.cli.arguments import Given, handed_on, positional, required
-from sidestep.core.options import option, options_of
-from sidestep.planning.options import plan_options
+from sidestep.core.options import Option, option, options_of
+from sidestep.planning.options import plan_defaults, plan_options
 from sidestep.runs.records import MOST_SEEDS
+
+
+def _with_default(help: str, default: object) -> str:
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    return help if default is None else f"{help} (default: {shown})"
+
 
 MODEL = (
     "a built-in name (see `sidestep models`), a path to an .rddl, .bp or .nav file, domain.rddl:instance.rddl, or "
     "file.py:object; options follow a question mark, as in hvac?rooms=24"
 )
+STORE = "a label store: its file, or the postgresql:// URL of one on a server (docs/labels.md)"
 SEED = "Every random number of the command follows from this one."
 QUIET = "Print the result and nothing else."
 JSON = "Print result.json on standard output, and nothing else there."
+CLUSTER = (
+    "Who does the jobs: local, processes on this machine; or the address of a Dask scheduler, such as "
+    "tcp://host:8786 (docs/cluster.md). Without it this process, one after another."
+)
+METHODS = ("default", "gradient", "paper", "paper-mfge")  # that know constraints
+WORKERS = "Processes of a local cluster; one per core without it."
 TRUST = "Run Python code that came with the run's folder; your own runs do not need it (docs/trust.md)."
+ASKED, HOW, RUN, PRINTED = "what is asked", "how", "the run", "what is printed"  # headings of --help
+OF_CAMPAIGN = "more of a campaign"
+OF_PLANNER = (
+    "the planner; these defaults are of the default method on a differentiable model, other methods have others"
+)
+USUAL = {"labels": ASKED, "marks": ASKED, "rounds": HOW}  # options of a campaign that --help shows
 CAMPAIGN = {
-    name: (kind, f"{told.help} (default: {getattr(CampaignConfig(), name)})")
+    name: (kind, replace(told, help=_with_default(told.help, getattr(CampaignConfig(), name)), **shown))
     for name, (kind, told) in options_of(CampaignConfig).items()
+    for shown in [{"group": USUAL[name]} if name in USUAL else {"rare": True}]
+}
+PLAN_DEFAULTS = plan_defaults()
+PLANNING = {
+    name: (kind, Option(_with_default(help, PLAN_DEFAULTS[name]), rare=True))
+    for name, (kind, help) in plan_options().items()
 }
 
 
@@ -34,6 +59,7 @@ class Demo:
 
     does: ClassVar[str] = "plan:demo"
     out: Path = option(Path("runs/demo"), "The run's folder; a new one beside it if it is taken.")
+    quick: bool = option(False, "A tiny one that shows every step; its policy is not expected to be certified.")
     seed: int = option(0, SEED, least=0)
     quiet: bool = option(False, QUIET)
 
@@ -60,7 +86,7 @@ class Collect:
 
     does: ClassVar[str] = "labels:collect"
     model: str = positional("MODEL", MODEL)
-    store: Path = required("The store's file; it is made if it is not there.")
+    store: str = required("The store, a file or a postgresql:// URL; it is made if it is not there.")
     policy: str = option(
         "explore",
         "uniform: independent random actions; explore: random behaviour that covers much; or a run's folder.",
@@ -79,17 +105,24 @@ class Label:
     """Label the trajectories of a store by a rule, or move trajectories and labels in and out of files."""
 
     does: ClassVar[str] = "labels:label"
-    store: Path = positional("STORE", "a label store's file")
+    store: str = positional("STORE", STORE)
     rule: str | None = option(None, "A rule's name, or file.py:function; the model's own without it.")
     model: str | None = option(None, "The model of the store, where its name alone does not say it (a file, options).")
     annotator: str = option("", "Who labels; without it the rule's name.")
-    every: bool = option(False, "Label every trajectory anew, not only those without a label.")
-    verify: bool = option(False, "Label nothing, and check that every trajectory and label is still what was put in.")
-    import_: Path | None = option(
-        None, "Read trajectories with labels from CSV (one row per step), NPZ or Parquet, or labels alone from CSV."
+    every: bool = option(
+        False, "Label every trajectory anew, or export every one, and not only those that need a label."
     )
-    export: Path | None = option(
-        None, "Write trajectories with their labels; a name that ends in .labels.csv gets the whole log of labels."
+    marks: bool = option(False, "The rule also marks at which step each severity was reached.")
+    verify: bool = option(False, "Label nothing, and check that every trajectory and label is still what was put in.")
+    import_: str | None = option(
+        None,
+        "Read trajectories with labels from CSV (one row per step), NPZ or Parquet, or labels alone from CSV; or all "
+        "of another store, a .store file or a postgresql:// URL.",
+    )
+    export: str | None = option(
+        None,
+        "Write the trajectories that need labels, or with --every all of them; a name that ends in .labels.csv gets "
+        "the whole log of labels, another store (.store or postgresql://) gets everything.",
     )
     next: int = option(
         0,
@@ -104,11 +137,12 @@ class Fit:
     """Learn the pattern behind a store's labels, and say how good the safety model is."""
 
     does: ClassVar[str] = "safety:fit_store"
-    store: Path = positional("STORE", "a label store's file")
+    store: str = positional("STORE", STORE)
     out: Path = required("The safety model's file (.safetensors); a reliability plot is put beside it.")
-    kind: Literal["hazard", "classifier", "markov", "share"] | None = option(
+    kind: Literal["hazard", "families", "classifier", "markov", "share"] | None = option(
         None,
-        "hazard (the default): a hazard for every step; classifier: the paper's recurrent classifier; markov: of "
+        "hazard (the default): a hazard for every step; families: hazards and counted events side by side, which need "
+        "fewer labels and may be put into words; classifier: the paper's recurrent classifier; markov: of "
         "single steps; share: of single steps and of the share of them.",
     )
     layers: int | None = option(None, "Recurrent layers.")
@@ -116,7 +150,14 @@ class Fit:
     dropout: float | None = option(None, "Share of units dropped in training.")
     members: int | None = option(None, "Models; more than one make an ensemble.")
     start: Path | None = option(None, "Continue from this fitted model instead of a fresh one.")
-    resolve: Literal["newest", "majority"] = option("newest", "Which label counts where a trajectory has several.")
+    resolve: Literal["newest", "majority"] = option(
+        "majority",
+        "Which label counts where several annotators gave one: what most say (of equals the worse), or the last.",
+    )
+    marks: bool | None = option(
+        None, "Learn also from the steps at which severities were reached, where they are marked; yes, without either."
+    )
+    slack: int | None = option(None, "A marked step may be off by so many steps, either way.")
     steps: int | None = option(None, "Minibatches at most.")
     batch: int | None = option(None, "Trajectories in a minibatch.")
     learning_rate: float | None = option(None, "Adam's step size.")
@@ -139,7 +180,7 @@ class Explain:
     """Which steps of a stored trajectory carry the blame, in words and as a picture."""
 
     does: ClassVar[str] = "safety:explain"
-    store: Path = positional("STORE", "a label store's file")
+    store: str = positional("STORE", STORE)
     trajectory: int = positional("ID", "the trajectory's number")
     safety: Path = required("A fitted safety model.")
     out: Path | None = option(None, "The picture's file.")
@@ -153,35 +194,88 @@ class Plan:
     Exit status: 0 every constraint is certified, 1 not certified or infeasible, 2 bad input, 3 labels are needed.
     """
 
-    does: ClassVar[str] = "plan:begin"
+    does: ClassVar[str] = "plan:plan"
     model: str = positional("MODEL", MODEL)
-    safety: Path | None = option(
-        None, "Plan once against this fitted safety model (see `sidestep fit`), in place of a campaign."
-    )
     constraint: tuple[str, ...] = option(
         (),
         'A tolerance: "none>=0.95", "severe<=0.01", "mild+<=0.05" (mild or worse). May be given several times; the '
         "best category in 95 of 100 without it.",
+        group=ASKED,
     )
     rule: str | None = option(
-        None, "The rule that plays the expert: a name, or file.py:function; without it the model's own, or people."
+        None,
+        "The rule that plays the expert: a name, or file.py:function; without it the model's own, or people.",
+        group=ASKED,
     )
-    people: bool = option(False, "People label, although the model has a rule of its own.")
+    people: bool = option(False, "People label, although the model has a rule of its own.", group=ASKED)
+    serve: bool = option(
+        False, "Open the page on which people label, and go on by itself; see `sidestep serve`.", group=ASKED
+    )
     categories: str | None = option(
-        None, 'The scale on which people label, best first: "none < mild < severe" without it.'
+        None, 'The scale on which people label, best first: "none < mild < severe" without it.', group=ASKED, rare=True
+    )
+    safety: Path | None = option(
+        None, "Plan once against this fitted safety model (see `sidestep fit`), in place of a campaign.", group=HOW
     )
     method: Literal["default", "gradient", "paper", "paper-mfge", "ppo"] = option(
         "default",
         "default: what works best; gradient: a network even where a finite model has an exact optimum; paper: PPO with "
         "the gradient through model and classifier (MBGE); paper-mfge: with the score function; ppo: no constraint.",
+        group=HOW,
     )
-    seeds: int = option(1, "Policies trained at once, from this seed on (with --safety).", least=1, most=MOST_SEEDS)
-    out: Path = option(Path("runs/plan"), "The run's folder.")
-    seed: int = option(0, SEED, least=0)
-    quiet: bool = option(False, QUIET)
-    json: bool = option(False, JSON)
-    campaign: Given = handed_on("options of a campaign", CAMPAIGN)
-    planning: Given = handed_on("options of the planner; --method sets those that are not given", plan_options())
+    seeds: int = option(
+        1,
+        "Policies trained at once, from this seed on (with --safety).",
+        least=1,
+        most=MOST_SEEDS,
+        group=HOW,
+        rare=True,
+    )
+    store: str | None = option(
+        None,
+        "Where the labels are: a file, or the postgresql:// URL of a team's store; the run's own without it.",
+        group=RUN,
+    )
+    out: Path = option(Path("runs/plan"), "The run's folder.", group=RUN)
+    seed: int = option(0, SEED, least=0, group=RUN)
+    config: Path | None = option(
+        None,
+        "Options from a file: TOML with their names, or the config.json of a run; what is given here comes first.",
+        group=RUN,
+    )
+    quiet: bool = option(False, QUIET, group=PRINTED)
+    json: bool = option(False, JSON, group=PRINTED)
+    campaign: Given = handed_on(OF_CAMPAIGN, CAMPAIGN)
+    planning: Given = handed_on(OF_PLANNER, PLANNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """The page on which people label; with a run's folder, the campaign goes on by itself behind it.
+
+    Everything that is answered is in the label store at once. Stop it with Ctrl-C, and start it again at any time.
+    """
+
+    does: ClassVar[str] = "serve:serve"
+    place: str = positional("DIR_OR_STORE", f"a run's folder, or {STORE}")
+    port: int = option(8765, "Where it listens; the next free one if it is taken, any with 0.", least=0, most=65535)
+    host: str = option("127.0.0.1", "Listen beyond this machine, as on 0.0.0.0; needs --annotators.")
+    address: str = option("", "The address by which others reach the page, such as https://label.example.org.")
+    annotators: str = option("", "Who labels beside you, such as ann,ben: each gets a personal link.")
+    overlap: int = option(1, "People who answer each question.", least=1, most=100)
+    lease: float = option(300.0, "Seconds for which a question is kept for the one who has it.", least=5, most=86400)
+    checks: int = option(
+        25,
+        "One question in so many is a blind check, asked again or of a pinned example; 0: none.",
+        least=0,
+        most=10**6,
+    )
+    guidelines: Path | None = option(None, "A Markdown file that annotators can read beside the question.")
+    question: str = option("How bad is the worst side effect of this trajectory?", "What is asked of every trajectory.")
+    plane: str = option("", "Draw these two entries of the state as a path on a plane, as in x,y.")
+    model: str | None = option(None, "The model of a store, where its name alone does not say it (a file, options).")
+    trust: bool = option(False, TRUST)
+    quiet: bool = option(False, "Print the links and nothing else, and open no browser.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +287,7 @@ class Resume:
 
     does: ClassVar[str] = "plan:resume"
     folder: Path = positional("DIR", "a run's folder")
+    wait: bool = option(False, "Where people label: stay, and go on when Enter is pressed.")
     trust: bool = option(False, TRUST)
     quiet: bool = option(False, QUIET)
     json: bool = option(False, JSON)
@@ -219,6 +314,23 @@ class Certify:
         below=1,
     )
     seed: int | None = option(None, "The fresh rollouts follow from this one; the run's own seed without it.", least=0)
+    audit: Literal["auto", "plain", "stratified"] = option(
+        "auto",
+        "plain: by labels alone; stratified: what the run's safety model calls costly counts as costly, and labels go "
+        "to the rest; auto: stratified where people label and there is a safety model.",
+    )
+    signed_by: str | None = option(
+        None,
+        "Your name, if you have read the pattern that the run has learned (the report shows it) and stand for it: a "
+        "million rollouts are judged by the pattern, and nobody labels. The certificate rests on your signature.",
+    )
+    known: int | None = option(
+        None,
+        "Cases of harm that are known, hidden among the questions to people, so that the certificate holds although "
+        "people err; 40 without it, 0 takes their labels for the truth.",
+        least=0,
+        most=10_000,
+    )
     trust: bool = option(False, TRUST)
     json: bool = option(False, "Print the certificate as JSON.")
 
@@ -243,8 +355,42 @@ class Export:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What was run: the runs below a folder, with what came of them."""
+
+    does: ClassVar[str] = "overview:runs"
+    folder: Path = option(Path("runs"), "The folder to look in.")
+    json: bool = option(False, "Print them as JSON.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Two runs side by side: what was asked where they differ, and what came of it."""
+
+    does: ClassVar[str] = "overview:compare"
+    first: Path = positional("A", "a run's folder")
+    second: Path = positional("B", "another run's folder")
+    every: bool = option(False, "Also what they have in common.")
+    json: bool = option(False, "Print them as JSON.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """Print a script by which a shell completes commands and options.
+
+    bash:  eval "$(sidestep completion bash)"                                       in ~/.bashrc
+    zsh:   eval "$(sidestep completion zsh)"                                        in ~/.zshrc, after compinit
+    fish:  sidestep completion fish > ~/.config/fish/completions/sidestep.fish      once
+    """
+
+    does: ClassVar[str] = "completion:completion"
+    shell: Literal["bash", "zsh", "fish"] = positional("SHELL", "bash, zsh or fish")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The exact optimum of a finite model: without bounds, and with bounds on expected side effects.
+    """The exact optimum of a finite model: without bounds, and with bounds on side effects; until an end is reached,
+    and in runs of the model's horizon.
 
     Exit status 1 says that no policy meets the bounds.
     """
@@ -253,12 +399,41 @@ class Limits:
     model: str = positional("MODEL", MODEL)
     constraint: tuple[str, ...] = option(
         (),
-        'At most so many steps of a category in expectation: "severe<=0", "mild+<=0.2" (mild or worse); or '
-        '"penalty<=1". May be given several times; without it no side effects at all.',
+        'At most so many steps of a category in expectation, or so large a chance of a run with one: "severe<=0", '
+        '"mild+<=0.2" (mild or worse), "none>=0.95"; or "penalty<=1". May be given several times; without it no side '
+        "effects at all.",
     )
     rule: str | None = option(None, "The rule that says which steps are side effects; the model's own without it.")
     discount: float | None = option(None, "Of the discounted figures; the model's own without it.", above=0, below=1)
     json: bool = option(False, "Print the figures as JSON.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The price of safety: one certified policy per tolerance and seed, with labels shared between the tolerances.
+
+    The same command goes on where it was stopped. Exit status 1 says that not every point is certified.
+    """
+
+    does: ClassVar[str] = "sweep:sweep"
+    model: str = positional("MODEL", MODEL)
+    tolerances: str = required('One constraint with several bounds: "none>=0.9,0.95,0.99".')
+    out: Path = required("The folder for the frontier and all runs.")
+    constraint: tuple[str, ...] = option(
+        (), "A further constraint that holds at every point. May be given several times."
+    )
+    rule: str | None = option(None, "The rule that labels: a name, or file.py:function; without it the model's own.")
+    methods: tuple[str, ...] = option(
+        (), f"A method of `sidestep plan`, one of {', '.join(METHODS)}. May be given several times."
+    )
+    seeds: int = option(1, "Runs at each tolerance, counted up from --seed.", least=1, most=MOST_SEEDS)
+    cluster: str | None = option(None, CLUSTER)
+    workers: int | None = option(None, WORKERS, least=1, most=256)
+    seed: int = option(0, SEED, least=0)
+    quiet: bool = option(False, QUIET)
+    json: bool = option(False, "Print frontier.json on standard output, and nothing else there.")
+    campaign: Given = handed_on(OF_CAMPAIGN, CAMPAIGN)
+    planning: Given = handed_on(OF_PLANNER, PLANNING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,28 +463,24 @@ class Reproduce:
     out: Path = option(
         Path("runs/reproduce"), "Folder for jobs, tables and figures; finished jobs found there are not run again."
     )
-    workers: int = option(2, "Jobs at a time, each in a process of its own; 1: all in this one.", least=1, most=256)
+    cluster: str | None = option(None, CLUSTER)
+    workers: int | None = option(None, WORKERS, least=1, most=256)
     seed: int = option(0, SEED, least=0)
     quiet: bool = option(False, QUIET)
     json: bool = option(False, "Print the tables as JSON, and nothing else.")
 
 
-COMMANDS: dict[str, type[Command]] = {
-    one.__name__.lower(): one
-    for one in (
-        Demo,
-        Models,
-        Check,
-        Collect,
-        Label,
-        Fit,
-        Explain,
-        Plan,
-        Resume,
-        Certify,
-        Report,
-        Export,
-        Limits,
-        Reproduce,
-    )
+GROUPS: dict[str, tuple[type[Command], ...]] = {
+    "begin here": (Demo, Models, Check),
+    "the main job": (Plan, Serve, Resume, Certify, Report, Export),
+    "its steps": (Collect, Label, Fit, Explain),
+    "many runs": (Runs, Compare, Sweep),
+    "more": (Limits, Reproduce, Completion),
 }
+
+
+def name_of(command: type[Command]) -> str:
+    return command.__name__.lower()
+
+
+COMMANDS: dict[str, type[Command]] = {name_of(one): one for group in GROUPS.values() for one in group}

@@ -35,7 +35,7 @@ def own_output() -> Iterator[None]:
 
 def say_json(content: Json) -> None:
     """Print an object as one line of JSON."""
-    print(json.dumps(content), file=_own[-1] if _own else sys.stdout)
+    print(json.dumps(content), file=_own[-1] if _own else sys.stdout, flush=True)
 
 
 def say(*parts: Part, stderr: bool = False, quiet: bool = False, wrap: bool = False) -> None:
@@ -61,6 +61,11 @@ class Bar:
 
     def update(self, completed: int | None = None, words: str | None = None) -> None:
         self._progress.update(self._task, completed=completed, description=words)
+
+    def hide(self, hidden: bool) -> None:
+        """Out of the way, or back again."""
+        if not self._progress.disable:
+            (self._progress.stop if hidden else self._progress.start)()
 
     def say(self, *parts: Part) -> None:
         if not self._progress.disable:

@@ -1,61 +1,47 @@
 """`sidestep collect` and `sidestep label`: trajectories into a store, labels onto them, both in and out of files."""
 
-from pathlib import Path
+from itertools import chain
 
 import jax
 import numpy as np
 
+from sidestep.campaign.steps import collect_batches
 from sidestep.cli.commands import Collect, Label
 from sidestep.cli.console import progress_bar, say
 from sidestep.core.errors import InputError
-from sidestep.core.model import Model, Policy, Trajectory, UniformPolicy, require_finite, rollout
+from sidestep.core.model import Trajectory
 from sidestep.core.options import place_of
-from sidestep.deploy.answers import load
-from sidestep.labels.collect import ExploringPolicy
-from sidestep.labels.rules import load_rule, scale_of
+from sidestep.labels.marks import MarksArray
+from sidestep.labels.prefixes import marks_from_prefixes, prefix_categories, taken_back_in_words
+from sidestep.labels.rules import Rule, load_rule, scale_of
 from sidestep.labels.schema import spec_hash
 from sidestep.labels.store import Store
-from sidestep.labels.transfer import BadRows, export_labels, export_trajectories, import_file
+from sidestep.labels.transfer import BadRows, export_labels, export_store, export_trajectories, import_file, is_store
 from sidestep.models import checked_model
 from sidestep.safety.io import load_safety
 from sidestep.safety.select import choose
 
 MOST_FAULTS = 20  # that are listed
-CHUNK = 10_000  # trajectories between two movements of the progress bar
 
 
 def collect(asked: Collect) -> int:
     """Roll out trajectories of a policy and put them into the store, which is made if it is not there."""
     model, count = checked_model(asked.model), asked.count
-    policy, scale = _named_policy(asked.policy, model), scale_of(asked.rule, model)
-    key = jax.random.key(asked.seed)
-
-    def rolled(index: int) -> Trajectory:
-        batch = min(CHUNK, count - index * CHUNK)
-        return require_finite(model.spec, rollout(model, policy, jax.random.fold_in(key, index), batch, asked.horizon))
-
-    first = rolled(0)  # before a store is made: a model that fails leaves none behind
-    added = 0
+    scale = scale_of(asked.rule, model)
+    batches = collect_batches(model, count, asked.policy, asked.seed, asked.horizon)
+    first = next(batches)  # before a store is made: a model that fails leaves none behind
+    added = done = 0
     with (
         Store.open_or_create(asked.store, model.spec, scale) as store,
         progress_bar("trajectory", count, asked.quiet) as bar,
     ):
-        for index in range(-(-count // CHUNK)):
-            added += store.add(rolled(index) if index else first, policy=asked.policy, seed=asked.seed).new
-            bar.update(min((index + 1) * CHUNK, count))
+        for batch in chain([first], batches):
+            added += store.add(batch, policy=asked.policy, seed=asked.seed).new
+            done += len(batch)
+            bar.update(done)
         total = len(store)
     say(f"{added} new trajectories in {asked.store}, {total} in all")
     return 0
-
-
-def _named_policy(name: str, model: Model) -> Policy:
-    if name == "uniform":
-        return UniformPolicy(model)
-    if name == "explore":
-        return ExploringPolicy(model)
-    if Path(name).is_dir():
-        return load(name).policy_of(model)
-    raise InputError("expected uniform, explore, or the folder of a run", place=f"--policy {name}")
 
 
 def label(asked: Label) -> int:
@@ -71,7 +57,7 @@ def label(asked: Label) -> int:
         elif asked.export is None:
             _label_by_rule(store, asked)
         if asked.export is not None:
-            _export(store, asked.export)
+            _export(store, asked.export, asked.every)
         counts = ", ".join(f"{name} {count}" for name, count in store.counts().items())
         say(f"{asked.store}: {len(store)} trajectories; {counts}")
         agreement = store.agreement()
@@ -85,7 +71,9 @@ def _refuse_idle(asked: Label) -> None:
     """Refuse options that have no effect beside the others that were given."""
     chosen = [name for name in ("verify", "next", "import_") if getattr(asked, name)]
     doing = chosen[0] if chosen else "export" if asked.export else ""
-    of_rule = ("rule", "model", "every")
+    of_rule: tuple[str, ...] = ("rule", "model", "marks")
+    if asked.export is None or asked.export.endswith(".labels.csv") or is_store(asked.export):
+        of_rule = (*of_rule, "every")
     idle = {
         "verify": (*chosen[1:], *of_rule, "annotator", "safety"),
         "next": (*chosen[1:], *of_rule, "annotator"),
@@ -112,8 +100,18 @@ def _label_by_rule(store: Store, asked: Label) -> None:
         raise InputError(f"the rule's categories are {rule.scale} and the store's {store.scale}", place=str(store.path))
     ids, trajectories = store.everything() if asked.every else store.unlabelled()
     if len(ids):
-        store.label(ids, np.asarray(rule.label(trajectories)), asked.annotator or f"rule:{rule.name}")
+        marks = _marks(rule, trajectories) if asked.marks else None
+        store.label(ids, np.asarray(rule.label(trajectories)), asked.annotator or f"rule:{rule.name}", marks=marks)
     say(f"{len(ids)} trajectories labelled by the rule '{rule.name}'")
+
+
+def _marks(rule: Rule, trajectories: Trajectory) -> MarksArray | None:
+    """The rule's marks; None, and the reason is said, where it may take a category back."""
+    categories = prefix_categories(rule.label, rule.jittable, trajectories)
+    refused = taken_back_in_words(categories, rule.scale)
+    if refused:
+        say(f"note: {refused}", stderr=True)
+    return None if refused else marks_from_prefixes(categories, len(rule.scale) - 1)
 
 
 def _verify(store: Store) -> None:
@@ -138,7 +136,7 @@ def _list_next(store: Store, asked: Label) -> None:
     say("most worth a label: " + " ".join(str(ids[row]) for row in rows))
 
 
-def _import(store: Store, path: Path, annotator: str) -> None:
+def _import(store: Store, path: str, annotator: str) -> None:
     try:
         done = import_file(store, path, annotator or "import")
     except BadRows as error:
@@ -148,8 +146,15 @@ def _import(store: Store, path: Path, annotator: str) -> None:
     say(f"{done.new_trajectories} new trajectories and {done.new_labels} labels from {path}")
 
 
-def _export(store: Store, path: Path) -> None:
-    if path.name.endswith(".labels.csv"):
+def _export(store: Store, path: str, every: bool) -> None:
+    if is_store(path):
+        done = export_store(store, path)
+        say(f"{done.new_trajectories} new trajectories and {done.new_labels} labels to {path}")
+        return
+    if path.endswith(".labels.csv"):
         say(f"{export_labels(store, path)} labels to {path}")
-    else:
-        say(f"{export_trajectories(store, path)} trajectories to {path}")
+        return
+    count = export_trajectories(store, path, every=every)
+    others = len(store) - count
+    left_out = f"; {others} have labels, and --every writes them too" if others else ""
+    say(f"{count} trajectories to {path}{left_out}")

@@ -6,22 +6,41 @@ from importlib import import_module
 
 from sidestep import __version__
 from sidestep.cli.arguments import parse
-from sidestep.cli.commands import COMMANDS, Command
+from sidestep.cli.commands import COMMANDS, GROUPS, Command, name_of
 from sidestep.cli.console import own_output
 from sidestep.core.errors import DiskFull, Infeasible, InputError, shortened
 from sidestep.models.user_code import users_fault
 from sidestep.runtime.compilation_cache import keep_compiled_programs
 from sidestep.runtime.files import NO_SPACE
 
-HELP = f"""\
-usage: sidestep COMMAND ...
+FIRST = """\
+Sidestep plans policies that earn reward and keep clear of side effects that nobody wrote into the model.
 
-Safe planning around side effects that nobody wrote into the model.
+Begin with
+  sidestep demo                                   the main job on a small robot, with its report, in minutes
+  sidestep models                                 the built-in models
+  sidestep check my.rddl                          is your own model usable, and if not, why
+  sidestep plan my.rddl --rule my_rule.py:rule    from no label to a certified policy; without --rule people label
+  sidestep report runs/plan                       what came of it
 
-commands:
-{"".join(f"  {name:11} {(command.__doc__ or '').partition(chr(10))[0]}{chr(10)}" for name, command in COMMANDS.items())}
-`sidestep COMMAND --help` lists the options of a command.
+`sidestep --help` lists all commands, `sidestep COMMAND --help` the options of one."""
 
+
+def _listed(command: type[Command]) -> str:
+    return (command.__doc__ or "").partition("\n")[0]
+
+
+def help_text() -> str:
+    """All commands, in the order in which they are met."""
+    parts = ["usage: sidestep COMMAND ...", "Safe planning around side effects that nobody wrote into the model."]
+    for heading, commands in GROUPS.items():
+        lines = [f"  {name_of(one):11} {_listed(one)}" for one in commands]
+        parts.append("\n".join([f"{heading}:", *lines]))
+    parts.append("`sidestep COMMAND --help` lists the options of a command, `sidestep --version` tells the version.")
+    return "\n\n".join([*parts, EXIT])
+
+
+EXIT = """\
 Exit status: 0 done (plan, resume, certify: every constraint is certified), 1 finished but not certified, or infeasible,
 2 bad input, 3 labels are needed."""
 
@@ -69,9 +88,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(words: list[str]) -> Command:
-    first = words[0] if words else "--help"
+    if not words:
+        print(FIRST)
+        raise SystemExit(0)
+    first = words[0]
     if first in ("--help", "-h", "--version"):
-        print(f"sidestep {__version__}" if first == "--version" else HELP)
+        print(f"sidestep {__version__}" if first == "--version" else help_text())
         raise SystemExit(0)
     if first not in COMMANDS:
         raise InputError(f"there is no command '{shortened(first)}'; the commands are {', '.join(COMMANDS)}")

@@ -11,11 +11,12 @@ from typing import Any
 from sidestep.cli.commands import Reproduce
 from sidestep.cli.console import say, say_json
 from sidestep.cli.work import stoppable
+from sidestep.cluster.engine import open_cluster
+from sidestep.cluster.jobs import Job, Jobs
 from sidestep.core.errors import InputError
 from sidestep.reproduce import experiments as plans
 from sidestep.reproduce.experiments import FULL, QUICK, GridMap, Size
 from sidestep.reproduce.figures import box_plots, continuous_curve, grid_curve, save_figure
-from sidestep.reproduce.jobs import Job, Jobs
 from sidestep.reproduce.tables import (
     continuous_rows,
     markdown,
@@ -84,8 +85,9 @@ def reproduce(asked: Reproduce) -> int:
     def tell(text: str) -> None:
         say(f"[{time.perf_counter() - begun:7.0f} s] {text}", stderr=True, quiet=quiet)
 
-    with stoppable("give the same command to go on", quiet):
-        jobs.run(every, asked.workers, tell)
+    advice = "give the same command to go on"
+    with stoppable(advice, quiet), open_cluster(asked.cluster, asked.workers) as cluster:
+        jobs.run(every, tell, cluster)
     _show({name: _WRITERS[name](request, jobs, jobs_of[name]) for name in chosen}, asked.out, asked.json)
     return 0
 

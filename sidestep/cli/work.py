@@ -1,32 +1,19 @@
-"""What the commands that work on a run have in common: exit status, label store, notes, and how they are stopped."""
+"""What the commands that work on a run have in common: exit status, notes, and how they are stopped."""
 
 import contextlib
 import signal
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from sidestep.cli.console import say
-from sidestep.core.model import Spec, finite_part
-from sidestep.core.records import JsonObject, told_with
-from sidestep.deploy.answers import Answer
-from sidestep.labels.store import Store
-from sidestep.planning.config import PlanConfig
-from sidestep.planning.options import config_from_json
+from sidestep.core.model import Spec
 from sidestep.planning.programs import prepare_no_more
-from sidestep.runs.folder import LABELS, Run
 
 CERTIFIED, NOT_CERTIFIED, LABELS_NEEDED = 0, 1, 3  # exit statuses; 2 is bad input
 
 
-def run_store(loaded: Answer) -> Store:
-    """The labels of a run, a new store if it has none yet."""
-    for ending in ("-wal", "-shm", "-journal"):  # SQLite's own files beside the store
-        loaded.run.target(LABELS + ending)
-    return Store.open_or_create(loaded.run.target(LABELS), loaded.model.spec, loaded.scale)
-
-
-def tell_people(run: Run, before: Sequence[str], after: str) -> None:
-    """How to look at the trajectories and how to give their labels, between what is asked and how to go on."""
-    file = run.path / LABELS
+def tell_people(file: Path | str, before: Sequence[str], after: str) -> None:
+    """How to look at a store's trajectories and how to give their labels, between what is asked and how to go on."""
     for line in (
         *before,
         f"  sidestep label {file} --export runs.csv     to look at them",
@@ -41,13 +28,6 @@ def tell_notes(spec: Spec, quiet: bool) -> None:
     unenforced = tuple(f"nothing can be certified, since {sentence}" for sentence in spec.unenforced)
     for note in () if quiet else (*spec.notes, *unenforced):
         say(f"note: {note}", stderr=True)
-
-
-def planner_settings(loaded: Answer, settings: JsonObject, name: str) -> PlanConfig:
-    """The planner's settings, which config.json has under `name`."""
-    place = f"{loaded.run.path / 'config.json'}, {name}"
-    with told_with(place):
-        return config_from_json(settings, place, finite=finite_part(loaded.model) is not None)
 
 
 @contextlib.contextmanager

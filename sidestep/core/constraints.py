@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Sense = Literal["<=", ">="]
 
+CANNOT_TELL = "cannot tell"  # what an annotator says in place of a category
 LONGEST_NUMBER = 40  # characters of a bound
 ROUNDING = 1e-7  # relative: what a share loses when it is summed in float32
 
@@ -42,6 +43,8 @@ class Scale:
                 raise InputError(f"category {name!r} holds a character that constraints and tables use themselves")
             if self.categories.count(name) > 1:
                 raise InputError(f"category '{name}' stands twice in the scale {self}")
+            if name.casefold() == CANNOT_TELL:
+                raise InputError(f"'{name}' is what annotators say who have no answer, and cannot be a category")
 
     @classmethod
     def parse(cls, text: str) -> "Scale":
@@ -54,10 +57,20 @@ class Scale:
     def __len__(self) -> int:
         return len(self.categories)
 
-    def index(self, name: str, *, place: str | None = None) -> int:
-        """Where `name` stands on the scale, 0 for the harmless end."""
+    def find(self, name: str) -> int | None:
+        """Where `name` stands on the scale, whatever its case where only one category is meant; None if nowhere."""
         if name in self.categories:
             return self.categories.index(name)
+        alike = [
+            place for place, own in enumerate(self.categories) if own.casefold() == " ".join(name.casefold().split())
+        ]
+        return alike[0] if len(alike) == 1 else None
+
+    def index(self, name: str, *, place: str | None = None) -> int:
+        """Where `name` stands on the scale, 0 for the harmless end."""
+        found = self.find(name)
+        if found is not None:
+            return found
         close = difflib.get_close_matches(name.lower(), self.categories, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         raise InputError(f"there is no category '{name}'{hint}; the scale is {self}", place=place)

@@ -1,5 +1,7 @@
 """The errors that a command expects: bad input, a full disk, labels to come, a problem without a solution."""
 
+from pathlib import Path
+
 
 def printable(text: str) -> str:
     """`text` with escapes in place of what cannot be printed: control characters, bytes of a name that is not UTF-8."""
@@ -43,3 +45,11 @@ class LabelsNeeded(Exception):
     def __init__(self, ids: list[int], *, audit: object = None, at_best: int = 0) -> None:
         super().__init__(f"{len(ids)} trajectories need labels")
         self.ids, self.audit, self.at_best = ids, audit, at_best
+        self.store: Path | str | None = None
+
+    def with_place(self, store: Path | str, run: Path) -> "LabelsNeeded":
+        """The same, which says where the labels go and how to go on then."""
+        told = LabelsNeeded(self.ids, audit=self.audit, at_best=self.at_best)
+        told.store = store
+        told.args = (f"{self.args[0]} in {store}; when they have them, go on with sidestep.resume({str(run)!r})",)
+        return told

@@ -28,6 +28,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from sidestep.core.errors import InputError, shortened
 from sidestep.runtime.compilation import jit_balanced
+from sidestep.runtime.devices import over_devices
 
 if TYPE_CHECKING:
     AnyArray = Array
@@ -311,7 +312,7 @@ def sample_uniform_action(model: Model, state: Float[Array, " state"], key: PRNG
     A model that forbids more than bounds can say may still have to bring the action within its rules.
     """
     action = model.spec.action
-    low, high = model.action_bounds(state)
+    low, high = bounds_of(model, state)
     uniform_key, normal_key = jax.random.split(key)
     uniform = jax.random.uniform(uniform_key, (action.size,), state.dtype)
     pieces = []
@@ -344,9 +345,17 @@ def within_rules(
     model: Model, state: Float[Array, " state"], action: Float[Array, " action"]
 ) -> Float[Array, " action"]:
     """The action that is taken when this one is asked for: within the bounds of the state, and one that is allowed."""
-    action = clipped(action, *model.action_bounds(state))
+    action = clipped(action, *bounds_of(model, state))
     allowed = allowed_of(model)
     return action if allowed is None else allowed(state, action)
+
+
+def bounds_of(model: Model, state: Float[Array, " state"]) -> tuple[Array, Array]:
+    """The action bounds in this state; a user's model may leave them to its spec."""
+    if hasattr(model, "action_bounds"):
+        return model.action_bounds(state)
+    action = model.spec.action
+    return jnp.asarray(action.low, state.dtype), jnp.asarray(action.high, state.dtype)
 
 
 def clipped(action: Array, low: Array, high: Array) -> Array:
@@ -420,11 +429,12 @@ def rollout_batch(
     """One trajectory for each key: the body of `rollout`, to be called inside jit.
 
     The action is brought within the rules of the model before it is taken and recorded. `trace` picks what to keep of
-    the policy's memory after each step; it comes back stacked as (batch, time, ...).
+    the policy's memory after each step; it comes back stacked as (batch, time, ...). The batch is spread over all
+    devices of this process.
     """
     steps = model.spec.horizon if horizon is None else horizon
     _require_room(model.spec, len(keys), steps)
-    both = jax.vmap(jax.random.split)(keys)
+    both = over_devices(jax.vmap(jax.random.split)(keys))
     states = jax.vmap(model.reset)(both[:, 0])
     memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (len(keys), *leaf.shape)), policy.start())
 

@@ -20,6 +20,8 @@ class Option:
     below: float | None = None
     most: float | None = None
     constrained: bool = False  # it has an effect only where there are constraints
+    group: str = ""  # its heading in --help
+    rare: bool = False  # shown by --help-all alone
 
 
 def option(default: T, help: str, **more: str | float | bool | None) -> T:

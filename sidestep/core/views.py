@@ -132,15 +132,21 @@ def mean_of(spec: Spec, names: list[str]) -> Values:
     return lambda trajectory: np.asarray(trajectory.states)[..., where].mean(axis=2)
 
 
-def default_views(spec: Spec) -> list[View]:
+def default_views(spec: Spec, most: int = MOST_ENTRIES) -> list[View]:
     """Of a model without views of its own: the plane if its state is a pair of reals, else its first entries."""
     if spec.state.size == 2 and spec.state.kinds == {"real"}:
         return [on_plane(spec)]
-    return [over_time(name, values) for name, values in _first_entries(spec)]
+    return [over_time(name, values) for name, values in _entries(spec)[:most]]
 
 
-def _first_entries(spec: Spec) -> list[tuple[str, Values]]:
-    """The first entries of a state; a one-hot variable is one entry, the index of its 1."""
+def plane_of(spec: Spec, x: str, y: str) -> View:
+    """The path of two entries of the state, by their names."""
+    frame = Frame("plane", f"the path of {x} and {y}", x, y)
+    return View(frame, lambda trajectory: (entry(spec, x)(trajectory), entry(spec, y)(trajectory)))
+
+
+def _entries(spec: Spec) -> list[tuple[str, Values]]:
+    """The entries of a state; a one-hot variable is one entry, the index of its 1."""
     found: list[tuple[str, Values]] = []
     for variable in spec.state.variables:
         where = spec.state.slices[variable.name]
@@ -148,4 +154,4 @@ def _first_entries(spec: Spec) -> list[tuple[str, Values]]:
             found.append((variable.name, lambda t, where=where: np.asarray(t.states)[..., where].argmax(axis=2)))
         else:
             found += [(name, entry(spec, name)) for name in spec.state.names[where]]
-    return found[:MOST_ENTRIES]
+    return found

@@ -1,149 +1,163 @@
-"""Using what a run found: `sidestep.load("runs/x")` gives the policy, the safety model and a monitor."""
+"""What a run found, as one object: `sidestep.solve(...)` and `sidestep.load("runs/x")` give it."""
 
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree
-from numpy.typing import ArrayLike
-
-from sidestep.core.constraints import Constraint, parse_constraints
+from sidestep.certification.records import Result, result_from_json
+from sidestep.certification.words import certificate_lines
 from sidestep.core.errors import InputError
-from sidestep.core.model import Model, within_rules
+from sidestep.deploy.acting import Monitor, PolicyRunner
 from sidestep.deploy.export import export_numpy
-from sidestep.finite.tabular import TabularPolicy
-from sidestep.labels.experts import Expert, expert_of
+from sidestep.deploy.tables import Table
+from sidestep.labels.experts import Expert, expert_from
+from sidestep.labels.store import Store
 from sidestep.models import load_model
-from sidestep.policies.files import load_policy
-from sidestep.policies.networks import NetworkPolicy
-from sidestep.runs.folder import Run
-from sidestep.safety.base import SafetyModel
-from sidestep.safety.io import load_safety
+from sidestep.report.finding import Finding, finding
+from sidestep.report.folder import Folder
+from sidestep.report.html import write_report
+from sidestep.report.notebook import answer_html
+from sidestep.report.scenes import before_and_after
+from sidestep.runs.loaded import LoadedRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Answer", "Monitor", "PolicyRunner", "load"]
 
 
-class PolicyRunner:
-    """A policy in use: give it the state of each step, it gives the action and keeps clock and memory itself."""
-
-    def __init__(self, policy: NetworkPolicy | TabularPolicy) -> None:
-        self.policy = policy
-
-        def act(state: Array, clock: int, memory: PyTree, key: PRNGKeyArray) -> tuple[Array, PyTree]:
-            action, memory = policy.act(state, clock, memory, key)
-            return within_rules(policy.model, state, action), memory
-
-        self._act = jax.jit(act)
-        self._act_batch = jax.jit(jax.vmap(act, in_axes=(0, None, 0, 0)))
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin a new trajectory."""
-        self._clock, self._memory = 0, None
-
-    def act(self, state: ArrayLike, key: PRNGKeyArray | None = None) -> np.ndarray:
-        """The action in `state`, one vector or a batch of them; a key is needed by policies that sample."""
-        state = jnp.asarray(state, float)
-        size = self.policy.model.spec.state.size
-        if state.ndim not in (1, 2) or state.shape[-1] != size:
-            raise InputError(f"a state has shape ({size},) or (batch, {size}), not {state.shape}")
-        if not np.isfinite(state).all():
-            raise InputError(f"a state must hold finite numbers, not {np.asarray(state).tolist()}")
-        key = jax.random.key(self._clock) if key is None else key
-        if self._memory is None:
-            first = self.policy.start()
-            batch = state.shape[:-1]
-            self._memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*batch, *leaf.shape)), first)
-        if state.ndim == 1:
-            action, self._memory = self._act(state, self._clock, self._memory, key)
-        else:
-            keys = jax.random.split(key, state.shape[0])
-            action, self._memory = self._act_batch(state, self._clock, self._memory, keys)
-        self._clock += 1
-        return np.asarray(action)
-
-
-class Monitor:
-    """Follows a live trajectory step by step: the risk so far of each category or worse, and an alarm."""
-
-    def __init__(self, safety: SafetyModel, categories: tuple[str, ...], threshold: float = 0.05) -> None:
-        self.safety, self.categories, self.threshold = safety, categories, threshold
-        self._advance = jax.jit(lambda memory, state, action: safety.advance(memory, state, action))
-        self._risk = jax.jit(lambda memory: safety.risk(memory))
-        self.restart()
-
-    def restart(self) -> None:
-        self._memory = self.safety.start()
-
-    def step(self, state: ArrayLike, action: ArrayLike) -> dict[str, float]:
-        """Risk of "this category or worse" if the trajectory were to end after this step."""
-        self._memory = self._advance(self._memory, jnp.asarray(state, float), jnp.asarray(action, float))
-        risks = np.asarray(self._risk(self._memory))
-        return {name: float(risk) for name, risk in zip(self.categories[1:], risks, strict=True)}
+class Answer(LoadedRun):
+    """A run and what it found. The model is loaded when it is first needed; all else is read from the folder."""
 
     @property
-    def alarm(self) -> bool:
-        """Is the risk of anything but the best category above the threshold, or unknown (not a number)?"""
-        return not bool(np.asarray(self._risk(self._memory))[0] <= self.threshold)
-
-
-class Answer:
-    """A run, loaded from its folder. The model is loaded when it is first needed: much can be read without it."""
-
-    def __init__(self, path: str | Path, trust: bool = False) -> None:
-        self.run = Run.open(Path(path))
-        self.config, self.files = self.run.config, self.run.files(trust)
-        self.categories, self.scale = self.config.categories, self.config.scale
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.run.path
 
     @cached_property
-    def model(self) -> Model:
-        return load_model(self.config.model, files=self.files)
+    def _records(self) -> Folder:
+        return Folder(self.path)
 
     @cached_property
-    def expert(self) -> Expert:
-        """Who labels."""
-        return expert_of(self.config.rule, self.config.people, self.model, self.scale, self.files)
-
-    @cached_property
-    def constraints(self) -> tuple[Constraint, ...]:
-        return parse_constraints(self.config.constraints, self.scale)
+    def certificate(self) -> Result:
+        """What the audit found: `certified`, the bounds of each constraint, the return, the labels behind them."""
+        if not self.run.has("result.json"):
+            raise InputError("this run has not finished; go on with `sidestep resume`", place=str(self.path))
+        return result_from_json(self.result, str(self.path / "result.json"))
 
     @property
-    def result(self) -> object:
-        """result.json."""
-        return self.run.read_json("result.json")
+    def certified(self) -> bool:
+        """Every constraint is proven."""
+        return self.certificate.certified
 
-    @cached_property
-    def safety(self) -> SafetyModel | None:
-        file = self.run.path / "safety.safetensors"
-        return load_safety(file) if file.is_file() else None
-
-    def policy_of(self, model: Model) -> NetworkPolicy | TabularPolicy:
-        """The answer's policy by its mean action, for `model`."""
-        file = self.run.path / "policy.safetensors"
-        if not file.is_file():
-            raise InputError("this run has no policy yet; go on with `sidestep resume`", place=str(self.run.path))
-        return load_policy(file, model, self.safety).mean()
+    @property
+    def finding(self) -> Finding:
+        """The answer in one sentence."""
+        return finding(self.certificate, self.scale, self._records.kept)
 
     @cached_property
     def policy(self) -> PolicyRunner:
-        """The same one every time, since it keeps its clock and memory."""
+        """The policy by its mean action; the same one every time, since it keeps its clock and memory."""
         return PolicyRunner(self.policy_of(self.model))
 
     def monitor(self, threshold: float = 0.05) -> Monitor:
+        """A monitor for live trajectories, which alarms above this risk of anything but the best category."""
         if self.safety is None:
-            raise InputError("this run has no safety model to monitor with", place=str(self.run.path))
+            raise InputError("this run has no safety model to monitor with", place=str(self.path))
         return Monitor(self.safety, self.categories, threshold)
+
+    @property
+    def history(self) -> Table:
+        """How it went: one row per round of a campaign, or one per test of a planning."""
+        if self.config.kind == "campaign":
+            return _rounds(self._records, self.categories)
+        columns = ("seed", "epoch", "return", "feasible", *(f"cost of {text}" for text in self.config.constraints))
+        rows = [
+            (self.config.seed + row.seed_index, row.epoch, row.mean_return, row.feasible, *(row.mean_costs or ()))
+            for row in self._records.metrics
+        ]
+        return Table(columns, [(*row, *[None] * (len(columns) - len(row))) for row in rows])
+
+    @property
+    def labels(self) -> Table:
+        """Every label that was given: of which trajectory, what, by whom, and where the trajectory came from."""
+        columns = ("trajectory", "category", "annotator", "from", "round")
+        if not Store.is_made(self.store_path):
+            return Table(columns, [])
+        with Store.open(self.store_path, scale=self.scale) as store:
+            log = store.log()
+            ids = [one.trajectory for one in log]
+            sources = dict(zip(ids, store.sources(ids), strict=True))
+        rows = [
+            (
+                one.trajectory,
+                "cannot tell" if one.category is None else self.categories[one.category],
+                one.annotator,
+                sources[one.trajectory].policy,
+                sources[one.trajectory].round,
+            )
+            for one in log
+        ]
+        return Table(columns, rows)
+
+    def plot(self, view: int = 0) -> "Figure":
+        """Trajectories before and after, coloured by category, in this one of the model's views."""
+        return before_and_after(self._records, view)
+
+    def report(self) -> Path:
+        """Write the HTML report into the run's folder."""
+        return write_report(self.path)
 
     def export(self, path: str | Path) -> Path:
         """Write the policy as a Python file that needs only NumPy."""
         return export_numpy(self.policy_of(self.model), path)
 
+    def __repr__(self) -> str:
+        if not self.run.has("result.json"):
+            return f"Answer({self.config.model}: not finished, {self.path})"
+        lines = [f"{self.config.model}: {self.finding.sentence}", *certificate_lines(self.certificate)]
+        return "\n".join([*lines, f"  {labels_in_words(self.certificate)}; the run is in {self.path}"])
 
-def load(path: str | Path, trust: bool = False) -> Answer:
+    def _repr_html_(self) -> str:
+        return answer_html(self._records)
+
+
+def labels_in_words(result: Result) -> str:
+    """All labels, those of the audits too."""
+    used = "an unknown number of" if result.labels_used is None else f"{result.labels_used:,}"
+    audits = f"{result.audits} audit{'' if result.audits == 1 else 's'}"
+    marks = f" with {result.marks_used:,} marks" if result.marks_used else ""
+    return f"{used} labels{marks} used, {result.audit_labels:,} more for {audits}, {result.seconds:.0f} s"
+
+
+def _rounds(records: Folder, categories: tuple[str, ...]) -> Table:
+    shares = [f"predicted {name}" for name in categories]
+    columns = ("round", "labels", "new", "accuracy", "return", "feasible", *shares, "seconds")
+    rows = [
+        (
+            one.round,
+            one.labels,
+            one.asked,
+            one.accuracy,
+            one.mean_return,
+            one.feasible,
+            *(one.predicted or [None] * len(categories)),
+            one.seconds,
+        )
+        for one in records.rounds
+    ]
+    return Table(columns, rows)
+
+
+def load(path: str | Path, trust: bool = False, *, model: object = None, expert: object = None) -> Answer:
     """The run in this folder, in a fresh process, by its path alone.
 
     What needs the model (policy, export) runs its code, where it has any. Your own runs do so without more; for code
-    that came with somebody else's folder say `trust=True` once you have read it.
+    that came with somebody else's folder say `trust=True` once you have read it. A run whose model or expert was a
+    Python object needs that object again.
     """
-    return Answer(path, trust)
+    loaded_model = None if model is None else load_model(model)
+    who: Expert | None = None
+    if expert is not None:
+        who = expert_from(expert, loaded_model or Answer(path, trust).model)
+    return Answer(path, trust, model=loaded_model, expert=who)

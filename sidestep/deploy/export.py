@@ -7,7 +7,7 @@ import os
 import textwrap
 from pathlib import Path
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -16,11 +16,15 @@ from sidestep.core.model import Policy, allowed_of, require_finite_weights
 from sidestep.core.records import JsonObject
 from sidestep.deploy import numpy_policy
 from sidestep.deploy.affine_bounds import affine_bounds
-from sidestep.finite.tabular import TabularPolicy
-from sidestep.policies.networks import ChoiceHead, GaussianHead, NetworkPolicy
+from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
+from sidestep.policies.files import AnyPolicy
+from sidestep.policies.networks import ChoiceHead, GaussianHead, Network, NetworkPolicy, name_of
 from sidestep.runtime.files import atomic_write
 from sidestep.safety.base import SafetyModel
-from sidestep.safety.ensemble import Ensemble
+from sidestep.safety.counted import CountedEvents
+from sidestep.safety.derived import MOST_PAIRS
+from sidestep.safety.ensemble import members_of
+from sidestep.safety.families import Families
 from sidestep.safety.hazard import HazardModel
 
 Arrays = dict[str, Array | np.ndarray | None]
@@ -39,7 +43,7 @@ ACT = '''
 
 def act(state, clock=0):
     """The action in `state`, one vector or a batch of them, at step `clock` of a trajectory."""
-    if _POLICY.about["members"]:
+    if _POLICY.about["members"] or _POLICY.about.get("events"):
         raise ValueError("this policy remembers earlier steps: make a Policy() and give it the states one by one")
     return _POLICY.at(clock).act(state)
 '''
@@ -59,30 +63,39 @@ def export_numpy(policy: Policy, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix != ".py":
         raise InputError("the policy is written as Python; give a name that ends in .py", place=str(path))
-    if not isinstance(policy, NetworkPolicy | TabularPolicy):
+    if not isinstance(policy, NetworkPolicy | TabularPolicy | HorizonPolicy):
         raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")
     require_finite_weights(policy, f"the policy of '{policy.model.spec.name}'")
-    table = isinstance(policy, TabularPolicy)
-    about, arrays = _table_parts(policy) if isinstance(policy, TabularPolicy) else _parts(policy)
+    kind, use, about, arrays = _kind_of(policy)
     words = f"The planned policy of {policy.model.spec.name!a}: states {_listed(policy.model.spec.state.names)}."
     words = textwrap.fill(words.replace("\\", "/").replace('"', "'"), 110, subsequent_indent="    ")
     source = [
         inspect.getsource(numpy_policy),
         f"\n\nABOUT = {json.dumps(about)!a}\n",
         "ARRAYS = {\n" + "".join(_literal(name, array) for name, array in arrays.items()) + "}\n",
-        USE.format(kind="NumpyTable" if table else "NumpyPolicy", words=words),
-        DRAW if table else ACT,
+        USE.format(kind=kind, words=words),
+        use,
     ]
     atomic_write(target, "".join(source))
     return target
 
 
-def _table_parts(policy: TabularPolicy) -> tuple[JsonObject, dict[str, np.ndarray]]:
-    """What `NumpyTable` is made of: the chances, and the sizes of the one-hot factors that tell a state's row."""
+def _kind_of(policy: AnyPolicy) -> tuple[str, str, JsonObject, dict[str, np.ndarray]]:
+    """The class of `numpy_policy`, the function below it, and what it is made of: of a table its chances, or those of
+    its parts, and the sizes of the one-hot factors that tell a state's row."""
+    if isinstance(policy, NetworkPolicy):
+        return ("NumpyPolicy", ACT, *_parts(policy))
     spec = policy.model.spec
     factors = [variable.size for variable in spec.state.variables]
     about: JsonObject = {"model": spec.name, "state_size": spec.state.size, "factors": factors}
-    return about, {"table": np.asarray(policy.table, "<f4")}
+    if isinstance(policy, TabularPolicy):
+        return "NumpyTable", DRAW, about, {"table": np.asarray(policy.table, "<f4")}
+    schedule = policy.schedule
+    if schedule.which.size == schedule.tables.shape[1] == 1:  # one table of states alone
+        table = np.eye(schedule.letters.shape[1], dtype="<f4")[schedule.tables[0, 0]]
+        return "NumpyTable", DRAW, about, {"table": table}
+    arrays = {name: np.asarray(part, "<f4") for name, part in schedule._asdict().items()}
+    return "NumpyHorizon", "", about | {"horizon": spec.horizon}, arrays
 
 
 def _parts(policy: NetworkPolicy) -> tuple[JsonObject, dict[str, np.ndarray]]:
@@ -93,29 +106,34 @@ def _parts(policy: NetworkPolicy) -> tuple[JsonObject, dict[str, np.ndarray]]:
             f"the model '{spec.name}' forbids actions by more than bounds, and the exported policy could not keep to "
             "that; use it with sidestep.load"
         )
-    members = _members(observer.safety)
+    net = policy.net
+    if not isinstance(net, Network):
+        raise InputError(f"the network '{name_of(net)}' is your own, and a NumPy file knows only the built-in one")
+    members, events = _members(observer.safety)
     arrays: Arrays = {"mean": observer.mean, "deviation": observer.deviation}
-    for index, (linear, norm) in enumerate(zip(policy.net.hidden, policy.net.norms, strict=True)):
+    for index, (linear, norm) in enumerate(zip(net.hidden, net.norms, strict=True)):
         parts = {"weight": linear.weight, "bias": linear.bias, "scale": norm.weight, "shift": norm.bias}
         arrays |= {f"hidden.{index}.{name}": array for name, array in parts.items()}
-    arrays |= {"head.weight": policy.net.head.weight, "head.bias": policy.net.head.bias}
+    arrays |= {"head.weight": net.head.weight, "head.bias": net.head.bias}
     bounds = affine_bounds(policy.model)
     arrays |= {"lowest": bounds.lowest, "highest": bounds.highest}
     if bounds.low_slope is not None:
         arrays |= {"low.slope": bounds.low_slope, "low.offset": bounds.low_offset}
         arrays |= {"high.slope": bounds.high_slope, "high.offset": bounds.high_offset}
-    for index, member in enumerate(members):
-        arrays |= {f"safety.{index}.{name}": array for name, array in _safety_arrays(member).items()}
+    for index, found in enumerate([*map(_safety_arrays, members), *map(_event_arrays, events)]):
+        arrays |= {f"safety.{index}.{name}": array for name, array in found.items()}
     about: JsonObject = {
         "model": spec.name,
         "state_size": spec.state.size,
         "horizon": observer.horizon,
         "sees_clock": observer.clock,
-        "layers": len(policy.net.hidden),
+        "idle": None if observer.idle is None else list(observer.idle),
+        "layers": len(net.hidden),
         "heads": [
             _head(head, variable.size) for head, variable in zip(policy.heads, spec.action.variables, strict=True)
         ],
         "members": len(members),
+        "events": [_event(event) for event in events],
         "cell": members[0].cell if members else None,
         "recurrent_layers": len(members[0].recurrent.layers) if members else 0,
         "encoder_layers": len(members[0].recurrent.encoder) if members else 0,
@@ -130,18 +148,37 @@ def _head(head: GaussianHead | ChoiceHead, size: int) -> JsonObject:
     return common | {"kind": "one-hot" if head.one_hot else "int", "options": head.options}
 
 
-def _members(safety: SafetyModel | None) -> list[HazardModel]:
-    """The hazard models whose memory the policy sees: none, one, or those of an ensemble."""
+def _members(safety: SafetyModel | None) -> tuple[list[HazardModel], list[CountedEvents]]:
+    """The hazard models and counted events whose memory the policy sees, in the order in which it sees them."""
     if safety is None:
-        return []
-    if isinstance(safety, HazardModel):
-        return [safety]
-    if isinstance(safety, Ensemble) and isinstance(safety.members, HazardModel):
-        return [jax.tree.map(lambda leaf, i=i: leaf[i], safety.members) for i in range(safety.size)]
-    raise InputError(
-        f"the policy looks at the memory of a safety model of the kind '{safety.kind}', and only that of the kind "
-        "'hazard' can be exported; use the policy with sidestep.load"
-    )
+        return [], []
+    groups = safety.groups if isinstance(safety, Families) else (safety,)
+    hazards = [member for group in groups for member in members_of(group, HazardModel)]
+    events = [member for group in groups for member in members_of(group, CountedEvents)]
+    if not hazards and not events:
+        raise InputError(
+            f"the policy looks at the memory of a safety model of the kind '{safety.kind}', and only those of the "
+            "kinds 'hazard', 'counted' and 'families' can be exported; use the policy with sidestep.load"
+        )
+    return hazards, events
+
+
+def _event(model: CountedEvents) -> JsonObject:
+    alike = [list(group) for group in model.alike]
+    return {"statistic": model.statistic, "limit": model.limit, "alike": alike, "most_pairs": MOST_PAIRS}
+
+
+def _event_arrays(model: CountedEvents) -> Arrays:
+    return {
+        "directions": model.directions * model.movable.directions,
+        "offsets": model.offsets,
+        "sharpness": jnp.exp(model.log_sharpness),
+        "thresholds": model.thresholds,
+        "softness": jnp.exp(model.log_softness),
+        "temperature": jnp.exp(model.calibration.log_temperature),
+        "mean": model.features_seen.mean,
+        "deviation": model.features_seen.deviation,
+    }
 
 
 def _safety_arrays(model: HazardModel) -> Arrays:

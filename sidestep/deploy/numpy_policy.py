@@ -26,7 +26,7 @@ class Exported:
     def restart(self) -> None:
         """Begin a new trajectory."""
         self.clock = 0
-        self.memory: list[Memory] = []
+        self.memory: list[Memory | EventMemory] = []
 
     def rows(self, state: ArrayLike) -> np.ndarray:
         """A state (size,) or a batch of them (batch, size), as a batch."""
@@ -37,6 +37,13 @@ class Exported:
             raise ValueError("a state must hold finite numbers")
         return np.atleast_2d(states)
 
+    def place(self, rows: np.ndarray) -> np.ndarray:
+        """The number of each state, from its one-hot factors."""
+        place, start = np.zeros(len(rows), int), 0
+        for size in self.about["factors"]:
+            place, start = place * size + rows[:, start : start + size].argmax(axis=1), start + size
+        return place
+
 
 class NumpyTable(Exported):
     """pi(a | s) of a finite model, one row per state; an action is drawn where the best policy mixes several."""
@@ -44,14 +51,36 @@ class NumpyTable(Exported):
     def act(self, state: ArrayLike, random: np.random.Generator | None = None) -> np.ndarray:
         """The one-hot action in a state (size,) or a batch of them (batch, size)."""
         rows = self.rows(state)
-        place, start = np.zeros(len(rows), int), 0
-        for size in self.about["factors"]:
-            place, start = place * size + rows[:, start : start + size].argmax(axis=1), start + size
+        place = self.place(rows)
         random = random or np.random.default_rng(self.clock)
         reached = self.arrays["table"][place].cumsum(axis=1)
         drawn = random.random((len(rows), 1)) * reached[:, -1:]
         self.clock += 1
         actions = np.eye(reached.shape[1], dtype=np.float32)[(reached <= drawn).sum(axis=1)]
+        return actions.reshape(*np.shape(state)[:-1], -1)
+
+
+class NumpyHorizon(Exported):
+    """The optimum over runs of so many steps: a run draws one of its members, each with a table for every number of
+    steps left, by state and by the worst that the run has done so far. Give it the states of a run one by one."""
+
+    def act(self, state: ArrayLike, random: np.random.Generator | None = None) -> np.ndarray:
+        """The one-hot action in a state (size,) or a batch of them; `random` draws the member at the first step."""
+        rows, weights = self.rows(state), self.arrays["weights"]
+        if self.clock == 0:
+            if len(weights) > 1 and random is None:
+                raise ValueError("this policy draws at random at the first step; give it a NumPy generator")
+            self.member = np.zeros(len(rows), int)
+            if random is not None:
+                chances = weights.astype(float) / weights.sum(dtype=float)
+                self.member = random.choice(len(chances), len(rows), p=chances)
+            self.worst = np.zeros(len(rows), int)
+        place, which = self.place(rows), self.arrays["which"]
+        left = min(max(self.about["horizon"] - self.clock, 1), which.shape[1])
+        action = self.arrays["tables"][which[self.member, left - 1].astype(int), self.worst, place].astype(int)
+        self.worst = np.maximum(self.worst, self.arrays["letters"][place, action].astype(int))
+        self.clock += 1
+        actions = np.eye(self.arrays["letters"].shape[1], dtype=np.float32)[action]
         return actions.reshape(*np.shape(state)[:-1], -1)
 
 
@@ -69,16 +98,26 @@ class NumpyPolicy(Exported):
         """The action at the next step of the trajectory, for a state (size,) or a batch of them (batch, size)."""
         rows = self.rows(state)
         if not self.memory:
-            self.memory = [Memory(self, member, len(rows)) for member in range(self.about["members"])]
+            count, events = self.about["members"], self.about.get("events", [])
+            self.memory = [Memory(self, member, len(rows)) for member in range(count)]
+            self.memory += [EventMemory(self, count + at, len(rows), event) for at, event in enumerate(events)]
         seen = [(rows - self.arrays["mean"]) / self.arrays["deviation"]]
         if self.about["sees_clock"]:
             seen.append(np.full((len(rows), 1), 2.0 * self.clock / self.about["horizon"] - 1.0, np.float32))
-        seen += [memory.features() for memory in self.memory]
+        seen += [memory.features() for memory in self._looking(rows)]
         actions = self._place(self._network(np.concatenate(seen, axis=1)), rows)
         for memory in self.memory:
             memory.advance(np.concatenate([rows, actions], axis=1))
         self.clock += 1
         return actions.reshape(*np.shape(state)[:-1], -1)
+
+    def _looking(self, rows: np.ndarray) -> "list[Memory | EventMemory]":
+        """The memories with the present states in them, as the policy sees them."""
+        idle = self.about["idle"]
+        if idle is None:
+            return self.memory
+        steps = np.concatenate([rows, np.broadcast_to(np.asarray(idle, np.float32), (len(rows), len(idle)))], axis=1)
+        return [memory.after(steps) for memory in self.memory]
 
     def _network(self, x: np.ndarray) -> np.ndarray:
         for layer in range(self.about["layers"]):
@@ -154,6 +193,13 @@ class Memory:
         stretched = np.exp(self.arrays["log_scale"] + power * np.log(np.maximum(self.total, np.float32(TINY))))
         return np.concatenate([self.hidden[-1], -np.expm1(-stretched)], axis=1)
 
+    def after(self, steps: np.ndarray) -> "Memory":
+        """The memory after one more step; this one stays as it is."""
+        later = copy.copy(self)
+        later.hidden, later.inner = list(self.hidden), list(self.inner)
+        later.advance(steps)
+        return later
+
     def advance(self, steps: np.ndarray) -> None:
         x = (steps - self.arrays["mean"]) / self.arrays["deviation"]
         for layer in range(self.encoders):
@@ -184,6 +230,81 @@ class Memory:
         self.inner[layer] = _sigmoid(f) * self.inner[layer] + _sigmoid(i) * np.tanh(g)
         self.hidden[layer] = _sigmoid(o) * np.tanh(self.inner[layer])
         return self.hidden[layer]
+
+
+class EventMemory:
+    """What counted events remember: the chances of the states of their counter."""
+
+    def __init__(self, policy: NumpyPolicy, member: int, rows: int, event: dict[str, Any]) -> None:
+        prefix = f"safety.{member}."
+        arrays = {n.removeprefix(prefix): a for n, a in policy.arrays.items() if n.startswith(prefix)}
+        self.arrays = {name: array.astype(float) for name, array in arrays.items()}
+        self.event, self.state_size = event, policy.about["state_size"]
+        levels = len(self.arrays["thresholds"]) if event["statistic"] == "run" else 1
+        self.counter = np.zeros((rows, levels, event["limit"] + 1))
+        self.counter[:, :, 0] = 1.0
+        self.steps = 0
+
+    def features(self) -> np.ndarray:
+        """The chances of the counter's states, and the risk so far."""
+        worse = np.cumsum(self._categories()[:, ::-1], axis=1)[:, ::-1][:, 1:]
+        return np.concatenate([self.counter.reshape(len(self.counter), -1), worse], axis=1).astype(np.float32)
+
+    def after(self, steps: np.ndarray) -> "EventMemory":
+        """The memory after one more step; this one stays as it is."""
+        later = copy.copy(self)
+        later.advance(steps)
+        return later
+
+    def advance(self, steps: np.ndarray) -> None:
+        event, counter = self._chance(steps.astype(float))[:, None, None], self.counter
+        self.steps += 1
+        if self.event["statistic"] != "run":
+            moved = np.concatenate([np.zeros_like(counter[..., :1]), counter[..., :-1]], axis=2) * event
+            stays = counter * (1.0 - event)
+            stays[..., -1] = counter[..., -1]
+            self.counter = moved + stays
+            return
+        going, reached = counter[..., :-1], counter[..., -1:]
+        least = np.minimum(self.arrays["thresholds"], going.shape[2] - 0.5)
+        last = np.arange(1, going.shape[2] + 1)[None, None, :] > least[None, :, None]
+        broken = going.sum(axis=2, keepdims=True) * (1.0 - event)
+        longer = np.where(last, 0.0, going * event)[..., :-1]
+        now = np.where(last, going, 0.0).sum(axis=2, keepdims=True) * event
+        self.counter = np.concatenate([broken, longer, reached + now], axis=2)
+
+    def _chance(self, entries: np.ndarray) -> np.ndarray:
+        """P(event) at a step."""
+        seen = (self._derived(entries) - self.arrays["mean"]) / self.arrays["deviation"]
+        inner = np.einsum("bf,gkf->bgk", seen, self.arrays["directions"]) + self.arrays["offsets"][None]
+        outside = -np.expm1(-np.logaddexp(0.0, -self.arrays["sharpness"][None] * inner).sum(axis=2))
+        return 1.0 - np.prod(outside, axis=1)
+
+    def _derived(self, entries: np.ndarray) -> np.ndarray:
+        """The entries, sizes of actions, squares, and what entries of one variable have in common."""
+        parts = [entries, np.abs(entries[:, self.state_size :]), entries**2]
+        for start, size in self.event["alike"]:
+            own = entries[:, start : start + size]
+            largest, smallest = own.max(axis=1, keepdims=True), own.min(axis=1, keepdims=True)
+            norm = np.sqrt((own**2).sum(axis=1, keepdims=True) + 1e-12)
+            parts += [largest, smallest, own.mean(axis=1, keepdims=True), largest - smallest, norm]
+            if size <= self.event["most_pairs"]:
+                parts += [own[:, i : i + 1] - own[:, j : j + 1] for i in range(size) for j in range(i + 1, size)]
+        return np.concatenate(parts, axis=1)
+
+    def _categories(self) -> np.ndarray:
+        """P(category) so far, calibrated."""
+        if self.event["statistic"] == "run":
+            below = self.counter[..., :-1].sum(axis=2)
+        else:
+            values = np.arange(self.counter.shape[2]) / (
+                max(self.steps, 1) if self.event["statistic"] == "share" else 1
+            )
+            distance = (values[:, None] - self.arrays["thresholds"][None]) / self.arrays["softness"]
+            below = self.counter[:, 0] @ _sigmoid(-distance)
+        edges = np.concatenate([np.zeros((len(below), 1)), below, np.ones((len(below), 1))], axis=1)
+        tempered = np.maximum(np.diff(edges, axis=1), TINY) ** (1.0 / self.arrays["temperature"])
+        return tempered / tempered.sum(axis=1, keepdims=True)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -3,7 +3,8 @@
 In CSV a text that a spreadsheet would run as a formula gets an apostrophe in front, which reading takes off again.
 
 An NPZ file holds `states`, `actions`, `rewards` and `length` as a `Trajectory` does, and may hold `state_names`,
-`action_names` and, as text for each trajectory ("" for nothing), `policy`, `round`, `seed`, `label` and `annotator`.
+`action_names` and, for each trajectory, `policy`, `round`, `seed`, `label`, `annotator`, `mark_<severity>` and
+`comment`, as text ("" for nothing; for numbers also as whole numbers, with -1 for no mark).
 """
 
 import csv
@@ -24,14 +25,22 @@ import numpy as np
 
 from sidestep.core.errors import InputError
 from sidestep.labels.packing import trajectory
-from sidestep.labels.tables import KEYS, REMARKS, Batch, Problems, number_columns, read_remark, read_table
+from sidestep.labels.tables import (
+    KEYS,
+    Batch,
+    Problems,
+    mark_columns,
+    number_columns,
+    read_remark,
+    read_table,
+    remark_columns,
+)
 
 if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
     from sidestep.labels.store import Store
 
 PARTS = ("states", "actions", "rewards", "length")  # of a trajectory, as arrays
-NUMBERS = ("round", "seed")  # the remarks that are numbers
 FORMULA = tuple("=+-@\t\r'")  # a text that begins so is escaped; the apostrophe, so that it can be taken off again
 NPZ_ERRORS = (  # what reading a damaged archive may raise
     *(OSError, ValueError, EOFError, KeyError, RuntimeError, SyntaxError, TypeError, OverflowError),
@@ -51,14 +60,14 @@ class Export(NamedTuple):
 
 
 def write_csv(store: "Store", export: Export, handle: IO[bytes]) -> None:
-    names = number_columns(store)
-    handle.write(_csv_line([*KEYS, *map(escaped, names), *REMARKS]).encode())
+    names, numeric = number_columns(store), _numeric(store)
+    handle.write(_csv_line([*KEYS, *map(escaped, names), *map(escaped, export.remarks)]).encode())
     row = ",".join([EXACT] * len(names)) + "\n"
     for start, steps, length in _chunks(export):
         lines: list[str] = []
         for i, n in enumerate(length.tolist()):
-            texts = {name: export.remarks[name][start + i] for name in REMARKS}
-            remarks = _csv_line([text if name in NUMBERS else escaped(text) for name, text in texts.items()])
+            texts = {name: said[start + i] for name, said in export.remarks.items()}
+            remarks = _csv_line([text if name in numeric else escaped(text) for name, text in texts.items()])
             numbers = (row * n % tuple(steps[i, :n].ravel().tolist())).splitlines()
             lines.extend(f"{export.ids[start + i]},{step},{text},{remarks}" for step, text in enumerate(numbers))
         handle.write("".join(lines).encode())
@@ -76,7 +85,7 @@ def write_parquet(store: "Store", export: Export, handle: IO[bytes]) -> None:
     arrow, parquet = _pyarrow()
     names = number_columns(store)
     kinds = {"trajectory": arrow.int64(), "step": arrow.int32(), **dict.fromkeys(names, arrow.float32())}
-    kinds |= {name: arrow.int64() if name in NUMBERS else arrow.string() for name in REMARKS}
+    kinds |= {name: arrow.int64() if name in _numeric(store) else arrow.string() for name in export.remarks}
     schema = arrow.schema(list(kinds.items()))
     with parquet.ParquetWriter(handle, schema) as writer:
         for start, steps, length in _chunks(export):
@@ -84,11 +93,16 @@ def write_parquet(store: "Store", export: Export, handle: IO[bytes]) -> None:
             real = np.arange(steps.shape[1])[None, :] < length[:, None]
             columns = {"trajectory": np.repeat(export.ids[rows], length), "step": np.nonzero(real)[1]}
             columns |= dict(zip(names, steps[real].T, strict=True))
-            for name in REMARKS:
-                texts = [text or None for text in export.remarks[name][rows]]
+            for name, said in export.remarks.items():
+                texts = [text or None for text in said[rows]]
                 columns[name] = arrow.array(texts, arrow.string()).take(np.repeat(np.arange(len(length)), length))
             arrays = [arrow.array(columns[name]).cast(kind) for name, kind in kinds.items()]
             writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+
+
+def _numeric(store: "Store") -> tuple[str, ...]:
+    """The remarks that are numbers."""
+    return ("round", "seed", *mark_columns(store.scale))
 
 
 @contextmanager
@@ -142,7 +156,8 @@ def read_parquet(store: "Store", path: Path) -> Batch:
 
 
 def read_npz(store: "Store", path: Path) -> Batch:
-    arrays = _load_npz(path)
+    said = remark_columns(store.scale)
+    arrays = _load_npz(path, (*PARTS, "state_names", "action_names", "trajectory", *said))
     problems = Problems(str(path), "trajectory")
     length = arrays["length"]
     shapes = {"states": (len(store.state_names),), "actions": (len(store.action_names),), "rewards": (), "length": None}
@@ -163,24 +178,24 @@ def read_npz(store: "Store", path: Path) -> Batch:
                 place=str(path),
             )
     _check_steps(arrays, number_columns(store), problems)
-    texts = {name: arrays[name] for name in REMARKS if name in arrays}
+    texts = {name: arrays[name] for name in said if name in arrays}
     for name, column in texts.items():
         if column.shape != length.shape:
             raise InputError(f"array '{name}' must hold one text for each trajectory", place=str(path))
-    remarks = [
-        read_remark(row, {name: str(column[row]).strip() for name, column in texts.items()}, store.scale, problems)
-        for row in range(len(length))
-    ]
+    remarks = []
+    for row, steps in enumerate(length.tolist()):
+        of_row = {name: str(column[row]).strip() for name, column in texts.items()}
+        remarks.append(read_remark(row, of_row, steps, store.scale, problems))
     problems.raise_if_any()
     states, actions, rewards = (np.asarray(arrays[name], np.float32) for name in ("states", "actions", "rewards"))
     return Batch(trajectory(states, actions, rewards, length.astype(np.int32)), remarks)
 
 
-def _load_npz(path: Path) -> dict[str, np.ndarray]:
+def _load_npz(path: Path, known: Sequence[str]) -> dict[str, np.ndarray]:
     """The arrays of a file, none of which is unpacked before all of them are known to be of a sensible size."""
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_arrays(path, {entry.filename: _array_bytes(archive, entry) for entry in archive.infolist()})
+            _check_arrays(path, known, {entry.filename: _array_bytes(archive, entry) for entry in archive.infolist()})
         with np.load(path, allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
     except InputError:
@@ -208,13 +223,12 @@ def _array_bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
     return size
 
 
-def _check_arrays(path: Path, sizes: dict[str, int]) -> None:
+def _check_arrays(path: Path, known: Sequence[str], sizes: dict[str, int]) -> None:
     """Refuse arrays that are missing, that nobody knows, or that together would fill the memory."""
     names = [name.removesuffix(".npy") for name in sizes]
     for name in PARTS:
         if name not in names:
             raise InputError(f"there is no array '{name}' among {', '.join(names)}", place=str(path))
-    known = (*PARTS, "state_names", "action_names", "trajectory", *REMARKS)
     for name in names:
         if name not in known:
             raise InputError(f"array '{name}' is not one of {', '.join(known)}", place=str(path))

@@ -17,21 +17,28 @@ from sidestep.models.python_model import load_object
 from sidestep.models.trust import GIVEN, Files
 from sidestep.models.user_code import FAULTS, in_words, users_line
 
-__all__ = ["Rule", "find_rule", "load_rule", "scale_of"]
+__all__ = ["Rule", "RuleLike", "find_rule", "load_rule", "scale_of"]
+
+RuleLike = str | Rule | Callable  # a rule's name or reference, a rule, or a function of trajectories
 
 
-def find_rule(reference: str | None, model: Model, files: Files = GIVEN) -> Rule | None:
+def find_rule(reference: RuleLike | None, model: Model, files: Files = GIVEN) -> Rule | None:
     """The rule as `load_rule` gives it; None when no rule is named and the model's domain has none."""
     return load_rule(reference, model, files) if reference or _rules_of(model) else None
 
 
-def load_rule(reference: str | None, model: Model, files: Files = GIVEN) -> Rule:
-    """The rule of this name for this model, the model's own when there is no name, or `file.py:function`.
+def load_rule(reference: RuleLike | None, model: Model, files: Files = GIVEN) -> Rule:
+    """The rule of this name for this model, the model's own when there is no name, `file.py:function`, or the function.
 
     `files` says where the file is that it names; the rule's name is what `reference` says, wherever that is.
     """
+    if isinstance(reference, Rule):
+        return reference
+    if reference is not None and not isinstance(reference, str):
+        name = getattr(reference, "__name__", None) or type(reference).__name__
+        return _finite_only(_function_rule(reference, name, model), model)
     if reference and (".py:" in reference or reference.endswith(".py")):
-        return _finite_only(_user_rule(reference, model, files), model)
+        return _finite_only(_function_rule(load_object(reference, "rule", files), reference, model), model)
     rules = _rules_of(model)
     if not rules:
         raise InputError(
@@ -64,12 +71,11 @@ def scale_of(reference: str | None, model: Model) -> Scale:
     return rule.scale if rule else Scale()
 
 
-def _user_rule(reference: str, model: Model, files: Files) -> Rule:
+def _function_rule(function: object, reference: str, model: Model) -> Rule:
     """`function(trajectory)` or `function(trajectory, model)`, one category (number or name) for each trajectory.
 
     Its scale is `function.categories`, best first; none < mild < severe without it.
     """
-    function = load_object(reference, "rule", files)
     if not callable(function):
         raise InputError(f"a rule is a function, and this is a {type(function).__name__}", place=reference)
     scale = _scale_of(function, reference)

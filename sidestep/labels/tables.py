@@ -1,10 +1,12 @@
 """Trajectories as a table with one row per step, and the check that every row of one is good.
 
-    trajectory, step, <state columns>, <action columns>, reward [, policy, round, seed, label, annotator]
+    trajectory, step, <state columns>, <action columns>, reward
+        [, policy, round, seed, label, annotator, mark_<severity>..., comment]
 
-`trajectory` is any name that a trajectory's rows share; they come together, with steps 0, 1, 2, ... The last five
-columns may be missing; what they say is said of the whole trajectory, on each of its rows or on some. A table of
-state-action pairs leaves out `trajectory` and `step`: each row is then a trajectory of one step.
+`trajectory` is any name that a trajectory's rows share; they come together, with steps 0, 1, 2, ... The columns from
+`policy` on may be missing; what they say is said of the whole trajectory, on each of its rows or on some. `mark_mild`
+is the step at which it first was mild. A blank label is no label yet; `cannot tell` is an annotator's answer. A table
+of state-action pairs leaves out `trajectory` and `step`: each row is then a trajectory of one step.
 """
 
 from array import array
@@ -14,9 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sidestep.core.constraints import Scale
+from sidestep.core.constraints import CANNOT_TELL, Scale
 from sidestep.core.errors import InputError
+from sidestep.labels.marks import NO_MARK, Marks, marks_fault
 from sidestep.labels.packing import unpack
+from sidestep.labels.schema import checked_comment
 
 if TYPE_CHECKING:
     from sidestep.core.model import Trajectory
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
 Cell = str | float | None  # of a row, as CSV and Parquet give it
 KEYS = ("trajectory", "step")
-REMARKS = ("policy", "round", "seed", "label", "annotator")  # said of a trajectory as a whole
+SOURCES = ("policy", "round", "seed")  # where a trajectory came from
 LISTED = 20  # problems that are spelled out; the others are counted
 
 
@@ -67,8 +71,16 @@ class Remark(NamedTuple):
     policy: str | None
     round: int | None
     seed: int | None
-    category: int | None
-    annotator: str | None
+    said: "Said | None"  # its label, if it has one
+
+
+class Said(NamedTuple):
+    """A label in a file."""
+
+    category: int | None  # None: the annotator cannot tell
+    annotator: str  # "" where the file names nobody
+    marks: Marks
+    comment: str | None
 
 
 class Batch(NamedTuple):
@@ -78,10 +90,20 @@ class Batch(NamedTuple):
     remarks: list[Remark]
 
 
+def mark_columns(scale: Scale) -> tuple[str, ...]:
+    """The columns of marks, one for each severity."""
+    return tuple(f"mark_{name}" for name in scale.categories[1:])
+
+
+def remark_columns(scale: Scale) -> tuple[str, ...]:
+    """The columns of what is said of a trajectory as a whole."""
+    return (*SOURCES, "label", "annotator", *mark_columns(scale), "comment")
+
+
 def number_columns(store: "Store") -> tuple[str, ...]:
     """The columns of numbers: state, action, reward. A name that is taken elsewhere gets its part in front."""
     states, actions = store.state_names, store.action_names
-    taken = {*KEYS, *REMARKS, "reward", *(set(states) & set(actions))}
+    taken = {*KEYS, *remark_columns(store.scale), "reward", *(set(states) & set(actions))}
     return (
         *(f"state:{name}" if name in taken else name for name in states),
         *(f"action:{name}" if name in taken else name for name in actions),
@@ -93,7 +115,8 @@ def read_table(
     store: "Store", header: Sequence[str], rows: Iterable[tuple[int, Sequence[Cell]]], problems: Problems
 ) -> Batch:
     """The trajectories in `rows`, each (number of the line or row, cells); raises when any row is bad."""
-    check_header(header, (*number_columns(store), *KEYS, *REMARKS), number_columns(store), problems.place(1))
+    known = (*number_columns(store), *KEYS, *remark_columns(store.scale))
+    check_header(header, known, number_columns(store), problems.place(1))
     if ("trajectory" in header) != ("step" in header):
         raise InputError("columns 'trajectory' and 'step' go together", place=problems.place(1))
     reader = _Reader(store, header, problems)
@@ -113,25 +136,47 @@ def check_header(header: Sequence[str], known: Sequence[str], needed: Sequence[s
             raise InputError(f"column '{name}' appears twice", place=place)
 
 
-def read_remark(number: int, texts: Mapping[str, str], scale: Scale, problems: Problems) -> Remark:
+def read_remark(number: int, texts: Mapping[str, str], length: int, scale: Scale, problems: Problems) -> Remark:
     """What is said of a trajectory, from texts, "" for nothing; `number` names it in a problem."""
-    label, annotator = texts.get("label", ""), texts.get("annotator") or None
-    if annotator and not label:
-        problems.add(number, f"annotator '{annotator}' gives no label")
     return Remark(
         texts.get("policy") or None,
         read_whole(texts.get("round", ""), "round", number, problems),
         read_whole(texts.get("seed", ""), "seed", number, problems),
-        read_category(label, scale, number, problems) if label else None,
-        annotator,
+        read_said(number, texts, length, scale, problems),
     )
 
 
-def read_category(label: str, scale: Scale, number: int, problems: Problems) -> int | None:
-    if label in scale.categories:
-        return scale.categories.index(label)
-    problems.add(number, f"label '{label}' is not on the scale {scale}")
-    return None
+def read_said(number: int, texts: Mapping[str, str], length: int, scale: Scale, problems: Problems) -> Said | None:
+    """The label of a trajectory of this length; None where it is blank, and the question is not answered yet."""
+    label = texts.get("label", "")
+    steps = {name: read_step(texts.get(f"mark_{name}", ""), name, number, problems) for name in scale.categories[1:]}
+    marks = tuple((name, step) for name, step in steps.items() if step is not None)
+    comment = read_comment(texts.get("comment", ""), number, problems)
+    if not label:
+        for what in ("a mark",) * bool(marks) + ("a comment",) * bool(comment):
+            problems.add(number, f"there is {what} and no label; give one, or '{CANNOT_TELL}'")
+        return None
+    cannot_tell = label.casefold() == CANNOT_TELL
+    category = None if cannot_tell else scale.find(label)
+    if category is None and not cannot_tell:
+        problems.add(number, f"label '{label}' is not on the scale {scale}")
+    elif fault := marks_fault(marks, category, length, scale):
+        problems.add(number, fault)
+    return Said(category, texts.get("annotator", ""), marks, comment)
+
+
+def read_step(text: str, name: str, number: int, problems: Problems) -> int | None:
+    """The step of a mark; None for a blank or -1. Spreadsheets may have written 3.0 for 3."""
+    step = read_whole(text.removesuffix(".0"), f"mark_{name}", number, problems)
+    return None if step == NO_MARK else step
+
+
+def read_comment(text: str, number: int, problems: Problems) -> str | None:
+    try:
+        return checked_comment(text)
+    except InputError as error:
+        problems.add(number, str(error))
+        return None
 
 
 def read_whole(text: str, name: str, number: int, problems: Problems) -> int | None:
@@ -155,7 +200,7 @@ class _Reader:
         self.names = number_columns(store)
         self.numbers_of = itemgetter(*(self.header.index(name) for name in self.names))
         self.keys = tuple(self.header.index(name) for name in KEYS if name in header)
-        self.remark_names = [name for name in REMARKS if name in header]
+        self.remark_names = [name for name in remark_columns(store.scale) if name in header]
         self.remark_columns = [self.header.index(name) for name in self.remark_names]
         self.numbers = array("d")
         self.row_numbers = array("q")
@@ -193,7 +238,10 @@ class _Reader:
             column = int(np.argmin(np.isfinite(numbers[row])))
             value = self.numbers[row * len(self.names) + column]
             self.problems.add(self.row_numbers[row], f"{self.names[column]} is {value}, not a finite float32 number")
-        remarks = [read_remark(number, texts, self.store.scale, self.problems) for number, texts in self.remarks]
+        remarks = [
+            read_remark(number, texts, length, self.store.scale, self.problems)
+            for (number, texts), length in zip(self.remarks, self.lengths, strict=True)
+        ]
         self.problems.raise_if_any()
         sizes = len(self.store.state_names), len(self.store.action_names)
         return Batch(unpack([numbers.astype("<f4").tobytes()], self.lengths, *sizes), remarks)

@@ -1,7 +1,8 @@
 """What a log of labels amounts to: who says what now, who wins, and how far the annotators agree.
 
 A log is a sequence of labels in the order in which they were given. A relabel supersedes: the current vote of an
-annotator on a trajectory is the last one in the log.
+annotator on a trajectory is the last one in the log. An annotator who cannot tell has no vote: such a label takes an
+earlier vote of the same annotator back, and leaves those of others alone.
 """
 
 from collections import Counter, defaultdict
@@ -11,7 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from sidestep.core.constraints import Scale
 from sidestep.core.errors import InputError
+from sidestep.labels.marks import Marks
 
 Resolve = Literal["newest", "majority"]
 
@@ -20,9 +23,17 @@ class Label(NamedTuple):
     """One entry of the log: `annotator` called `trajectory` (an id of the store) `category` (0 is harmless)."""
 
     trajectory: int
-    category: int
+    category: int | None  # None: the annotator cannot tell, which counts as no label
     annotator: str
     time: str
+    marks: Marks = ()  # the steps at which severities were reached, where they were marked
+    comment: str | None = None
+
+    def words(self, scale: Scale) -> str:
+        """What was said, such as "severe (mild from step 3, severe from step 9): too close"."""
+        said = "cannot tell" if self.category is None else scale.categories[self.category]
+        marks = ", ".join(f"{name} from step {step}" for name, step in self.marks)
+        return said + (f" ({marks})" if marks else "") + (f": {self.comment}" if self.comment else "")
 
 
 class Pair(NamedTuple):
@@ -42,12 +53,28 @@ class Agreement(NamedTuple):
     pairs: dict[tuple[str, str], Pair]
 
 
+def current_labels(log: Iterable[Label]) -> dict[int, dict[str, Label]]:
+    """trajectory -> annotator -> the label that this annotator stands by, the newest last; none that cannot tell."""
+    labels: defaultdict[int, dict[str, Label]] = defaultdict(dict)
+    for label in log:
+        labels[label.trajectory].pop(label.annotator, None)
+        if label.category is not None:
+            labels[label.trajectory][label.annotator] = label
+    return {trajectory: given for trajectory, given in labels.items() if given}
+
+
 def current_votes(log: Iterable[Label]) -> dict[int, dict[str, int]]:
-    """trajectory -> annotator -> the category that this annotator stands by."""
-    votes: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for trajectory, category, annotator, _ in log:
-        votes[trajectory][annotator] = category
-    return dict(votes)
+    """trajectory -> annotator -> the category that this annotator stands by, the newest last."""
+    return {
+        trajectory: {annotator: _category(label) for annotator, label in given.items()}
+        for trajectory, given in current_labels(log).items()
+    }
+
+
+def undecided(log: Iterable[Label]) -> set[int]:
+    """Trajectories of which somebody could not tell, and which nobody has a label for."""
+    log = list(log)
+    return {label.trajectory for label in log if label.category is None} - current_labels(log).keys()
 
 
 def resolve(log: Sequence[Label], rule: Resolve) -> dict[int, int]:
@@ -56,15 +83,25 @@ def resolve(log: Sequence[Label], rule: Resolve) -> dict[int, int]:
     "newest": the last label in the log. "majority": the category with most annotators, the worse one of equals, since
     to overlook a side effect costs more than to fear one.
     """
-    if rule == "newest":
-        return {label.trajectory: label.category for label in log}
-    if rule == "majority":
-        winners = {}
-        for trajectory, votes in current_votes(log).items():
-            count = Counter(votes.values())
-            winners[trajectory] = max(count, key=lambda category: (count[category], category))
-        return winners
-    raise InputError(f"labels are resolved by 'newest' or 'majority', not {rule!r}")
+    return {trajectory: _category(labels[0]) for trajectory, labels in deciding(log, rule).items()}
+
+
+def deciding(log: Sequence[Label], rule: Resolve) -> dict[int, list[Label]]:
+    """trajectory -> the current labels that say the category that counts; by "newest", the last label alone."""
+    if rule not in ("newest", "majority"):
+        raise InputError(f"labels are resolved by 'newest' or 'majority', not {rule!r}")
+    found = {}
+    for trajectory, given in current_labels(log).items():
+        labels = list(given.values())[-1 if rule == "newest" else 0 :]
+        count = Counter(map(_category, labels))
+        winner = max(count, key=lambda category: (count[category], category))
+        found[trajectory] = [label for label in labels if label.category == winner]
+    return found
+
+
+def _category(label: Label) -> int:
+    assert label.category is not None  # labels that cannot tell are no current ones
+    return label.category
 
 
 def agreement(log: Iterable[Label], categories: int) -> Agreement:
@@ -80,7 +117,7 @@ def agreement(log: Iterable[Label], categories: int) -> Agreement:
     return Agreement(
         trajectories=len(contested),
         unanimous=float(np.mean(counts.max(axis=1) == counts.sum(axis=1))) if contested else float("nan"),
-        alpha=_alpha(counts),
+        alpha=krippendorff_alpha(counts),
         pairs={names: _pair(np.array(both), categories) for names, both in sorted(together.items())},
     )
 
@@ -93,7 +130,7 @@ def _pair(both: np.ndarray, categories: int) -> Pair:
     return Pair(len(both), observed, (observed - expected) / (1 - expected) if expected < 1 else float("nan"))
 
 
-def _alpha(counts: np.ndarray) -> float:
+def krippendorff_alpha(counts: np.ndarray) -> float:
     """Krippendorff's alpha = 1 - D_o / D_e, from the number of votes for each category (row: trajectory).
 
     D_o: share of disagreeing pairs of votes within a trajectory, each vote weighing the same; D_e: of all pairs.

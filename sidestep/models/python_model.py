@@ -6,10 +6,9 @@ import sys
 from typing import cast
 
 import jax
-import jax.numpy as jnp
 
 from sidestep.core.errors import InputError
-from sidestep.core.model import Model, Spec
+from sidestep.core.model import Model, Spec, bounds_of
 from sidestep.models.trust import GIVEN, Files
 from sidestep.models.user_code import FAULTS, FILES, in_words, users_fault, users_line
 
@@ -70,7 +69,14 @@ class WithStatedBounds:
         self.allowed = getattr(inner, "allowed", None)
         self.rules = getattr(inner, "rules", ())
         self.broken = getattr(inner, "broken", None)
+        self.views = getattr(inner, "views", None)
+
+    def __eq__(self, other: object) -> bool:
+        """Compiled programs are found again by their model."""
+        return isinstance(other, WithStatedBounds) and self.inner is other.inner
+
+    def __hash__(self) -> int:
+        return id(self.inner)
 
     def action_bounds(self, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        action = self.spec.action
-        return jnp.asarray(action.low, state.dtype), jnp.asarray(action.high, state.dtype)
+        return bounds_of(self.inner, state)

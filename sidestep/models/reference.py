@@ -6,6 +6,8 @@ plan.rddl                      a domain and its instance in one file
 domain.rddl:instance.rddl      in two files
 warehouse.bp, town.nav         a grid map
 my_model.py:model              an object of a Python file that follows the contract
+
+In Python, MODEL may also be such an object itself, or a class or a function that gives one.
 """
 
 import difflib
@@ -24,9 +26,18 @@ if TYPE_CHECKING:
 FORMS = "a built-in name, a path to an .rddl, .bp or .nav file, domain.rddl:instance.rddl, or file.py:object"
 
 
-def load_model(reference: str, *, double: bool = False, files: Files = GIVEN) -> "Model":
-    """The model that `reference` names. `double` builds it for float64, to be used under `jax.enable_x64(True)`;
-    `files` says where the files are that it names."""
+def load_model(reference: object, *, double: bool = False, files: Files = GIVEN) -> "Model":
+    """The model that `reference` names, or that it is: an object with `spec`, `reset` and `step`, or a class of such.
+
+    `double` builds a named model for float64, to be used under `jax.enable_x64(True)`; `files` says where the files
+    are that it names.
+    """
+    if isinstance(reference, Path):
+        reference = str(reference)
+    if not isinstance(reference, str):
+        from sidestep.models.python_model import model_from_object  # imports JAX
+
+        return model_from_object(reference, place=_described(reference))
     path, _, query = reference.partition("?")
     options = Options(query, place=f"MODEL '{reference}'")
     first, _, second = path.partition(":")
@@ -44,14 +55,21 @@ def load_model(reference: str, *, double: bool = False, files: Files = GIVEN) ->
     return _from_name(path, reference, options, double)
 
 
-def checked_model(reference: str) -> "Model":
+def checked_model(reference: object) -> "Model":
     """The same for a command: a model of the user's is tried out first, and refused if it cannot be used."""
     model = load_model(reference)
-    if not is_built_in(model.spec.family) or ".py:" in reference:
+    named = isinstance(reference, str | Path)
+    if not is_built_in(model.spec.family) or not named or ".py:" in str(reference):
         from sidestep.models.check import quick_check  # imports JAX
 
-        quick_check(model, place=f"MODEL '{reference}'")
+        quick_check(model, place=f"MODEL '{reference}'" if named else _described(reference))
     return model
+
+
+def _described(candidate: object) -> str:
+    """What stands in an error for an object of the user's."""
+    name = getattr(candidate, "__name__", None) or type(candidate).__name__
+    return f"the model {name}"
 
 
 def _from_rddl(domain: Path, instance: Path | None, options: Options, double: bool) -> "Model":

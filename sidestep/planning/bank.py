@@ -16,7 +16,7 @@ from jaxtyping import ArrayLike, Float, PRNGKeyArray, PyTree
 
 from sidestep.core.constraints import Constraint
 from sidestep.core.model import Model, Trajectory
-from sidestep.finite.tabular import TabularPolicy
+from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
 from sidestep.planning.options import with_options
@@ -36,9 +36,11 @@ POLISH: dict[str, str | int | float] = {
 }
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
+PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
+CLEARLY = 0.5  # standard errors of a test's return by which a policy must be better to count as such
 
 
-BankPolicy = NetworkPolicy | TabularPolicy
+BankPolicy = NetworkPolicy | TabularPolicy | HorizonPolicy
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class BankSchedule:
 
     slots: int
     rounds: int
-    searching_rounds: int  # rounds that begin with a fresh search
+    searching_rounds: int  # rounds that begin with a fresh search, the last planning being one more
     round_epochs: int
     polish_epochs: int
     polish_test: int  # epochs between two tests of the last planning
@@ -73,8 +75,8 @@ class PolicyBank(Protocol):
         """A stack of policies, the strictest first."""
         ...
 
-    def prepare(self) -> None:
-        """Compile in the background what will be needed."""
+    def prepare(self, safety: SafetyModel) -> None:
+        """Compile in the background what will be needed for a safety model of this structure."""
         ...
 
     def advance(
@@ -86,13 +88,17 @@ class PolicyBank(Protocol):
         """
         ...
 
+    def start_nearest(self, tolerances: Float[np.ndarray, "slot constraint"]) -> None:
+        """Go on, for each of these tolerances, from the policy that was planned at the nearest one."""
+        ...
+
     def begin_polish(self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool) -> None:
         """Make ready for the last planning, against the final safety model."""
         ...
 
-    def expect(self, *, polishing: bool) -> None:
-        """Give `state` the structure that it has in the rounds, or during the last planning: for a checkpoint to be
-        loaded into."""
+    def expect(self, safety: SafetyModel, *, polishing: bool) -> None:
+        """Give `state` the structure that it has in the rounds, or during the last planning against a safety model of
+        this structure: for a checkpoint to be loaded into."""
         ...
 
     def polish(self, safety: SafetyModel) -> "Polished":
@@ -106,6 +112,14 @@ class PolicyBank(Protocol):
     def noisy(self, noise: float) -> BankPolicy:
         """The stack of policies with so much noise on their actions."""
         ...
+
+
+class Polishing(eqx.Module):
+    """The last planning between two of its tests."""
+
+    learners: Learner
+    best: np.ndarray  # (slot,): the highest return of a policy within its slot's tolerances; -inf until there was one
+    stale: np.ndarray  # tests since a slot last had a better one
 
 
 class GradientBank:
@@ -128,6 +142,7 @@ class GradientBank:
             planning,
             epochs=schedule.round_epochs * (schedule.rounds + 1),
             test_every=schedule.round_epochs,
+            lookahead=None,
             search=planning.search and replace(planning.search, population=POPULATION),
             learning_rate_end=max(planning.learning_rate_end, schedule.least_rate),
         )
@@ -138,7 +153,7 @@ class GradientBank:
         self.polisher = Planner(model, safety, constraints, last, label)
         self.keys = jax.random.split(key, schedule.slots)
         self.learners = self.planner.start(self.keys, search=False).learners
-        self.polishing: Learner | None = None
+        self.polishing: Polishing | None = None
 
     @property
     def state(self) -> PyTree:
@@ -152,9 +167,10 @@ class GradientBank:
     def policies(self) -> NetworkPolicy:
         return self.learners.policy
 
-    def prepare(self) -> None:
-        start, safety = self.learners, self.planner.problem.safety
-        assert safety is not None
+    def prepare(self, safety: SafetyModel) -> None:
+        start = self.learners
+        self.planner.set_safety_model(safety)
+        self.polisher.set_safety_model(safety)
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
@@ -165,26 +181,46 @@ class GradientBank:
         self.learners = state.learners
         return rows
 
+    def start_nearest(self, tolerances: np.ndarray) -> None:
+        ratios = np.log(np.asarray(self.learners.tolerances))[None] - np.log(tolerances)[:, None]
+        picks = np.abs(ratios).max(axis=-1).argmin(axis=1)
+        self.learners = replace(picked([self.learners], picks), key=self.keys)
+
     def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
-        before = self._select_starts(self.schedule.rounds, tolerances, lost) if lost else self.learners
-        self.polishing = self._remembering(before, safety, tolerances)
+        self.polisher.set_safety_model(safety)
+        searching = lost or self.schedule.searching_rounds > self.schedule.rounds
+        before = self._select_starts(self.schedule.rounds, tolerances, lost) if searching else self.learners
+        self.polishing = _first(self._remembering(before, safety, tolerances))
 
-    def expect(self, *, polishing: bool) -> None:
-        safety = self.planner.problem.safety
-        assert safety is not None
+    def expect(self, safety: SafetyModel, *, polishing: bool) -> None:
+        self.polisher.set_safety_model(safety)
         tolerances = np.asarray(self.learners.tolerances)
-        self.polishing = self._remembering(self.learners, safety, tolerances) if polishing else None
+        self.polishing = _first(self._remembering(self.learners, safety, tolerances)) if polishing else None
 
     def polish(self, safety: SafetyModel) -> Polished:
+        """Up to the next test. Policies that lost their way go on from good ones, and where none is better than
+        before for some tests, this was the last one."""
         assert self.polishing is not None
         self.polisher.set_safety_model(safety)
-        state, rows = self.polisher.advance(_as_state(self.polishing))
-        finished = int(state.learners.epoch[0]) >= self.polisher.config.epochs
-        self.polishing = None if finished else state.learners
-        return Polished(rows, state.learners.policy, finished)
+        state, rows = self.polisher.advance(_as_state(self.polishing.learners))
+        learners = state.learners
+        returns, costs = np.array([row.mean_return for row in rows]), np.array([row.mean_costs for row in rows])
+        tolerances = np.asarray(learners.tolerances)
+        errors = np.array([row.mean_return_deviation for row in rows]) / np.sqrt(self.polisher.config.test_batch)
+        within = np.all(costs <= np.maximum(tolerances, self.polisher.config.multiplier.never), axis=1)
+        best = np.asarray(self.polishing.best)
+        better = within & (returns > best + CLEARLY * errors)
+        none_yet = not np.isfinite(best).any()
+        stale = 0 if better.any() or none_yet else int(self.polishing.stale) + 1
+        finished = int(learners.epoch[0]) >= self.polisher.config.epochs or stale >= PATIENCE
+        kept = Polishing(
+            _restarted(learners, returns, costs), np.where(better, returns, best).astype(np.float32), np.array(stale)
+        )
+        self.polishing = None if finished else kept
+        return Polished(rows, learners.policy, finished)
 
     def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""
@@ -192,7 +228,8 @@ class GradientBank:
         first = jax.tree.map(lambda leaf: leaf[0], policies)
         learners = self.polisher.start(self.keys, first, tolerances=tolerances).learners
         multipliers = replace(learners.multipliers, value=before.multipliers.value)
-        return replace(learners, policy=policies, states=before.states, multipliers=multipliers)
+        norms = before.log_norms  # a multiplier means nothing without its unit
+        return replace(learners, policy=policies, states=before.states, multipliers=multipliers, log_norms=norms)
 
     def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
         assert isinstance(policies, NetworkPolicy)
@@ -216,19 +253,33 @@ class GradientBank:
         Where a safety model sees nothing but harm its gradient leads nowhere, and a policy that got there stays: then
         the search, which needs no gradient, is due again.
         """
-        learners = [self.learners] if number else []
-        if number < self.schedule.searching_rounds or lost:
+        searching = number < self.schedule.searching_rounds or lost
+        learners = [] if searching and not number else [self.learners]
+        if searching:
             keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
             fresh = self.planner.start(keys, tolerances=tolerances).learners
             learners.append(replace(fresh, epoch=jnp.full_like(fresh.epoch, number * self.config.test_every)))
         stacked = learners[0]
-        if number <= self.schedule.rounds // 2 or lost:
+        if searching or number <= self.schedule.rounds // 2:
             tests = [self.planner.test(group)["mean"] for group in learners]
             returns = np.concatenate([np.asarray(test["return"]) for test in tests])
             costs = np.concatenate([np.asarray(test["costs"]) for test in tests])
             picks = select_starts(returns, costs, tolerances)
             stacked = picked(learners, picks)
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
+
+
+def _first(learners: Learner) -> Polishing:
+    return Polishing(learners, np.full(len(learners.epoch), -np.inf, np.float32), np.array(0))
+
+
+def _restarted(learners: Learner, returns: np.ndarray, costs: np.ndarray) -> Learner:
+    """The learners, where those whose cost planning is not expected to mend go on from the best one for them."""
+    tolerances = np.asarray(learners.tolerances)
+    lost = np.any(costs > mendable(tolerances), axis=1)
+    picks = np.where(lost, select_starts(returns, costs, tolerances), np.arange(len(lost)))
+    restarted = picked([learners], picks)
+    return replace(restarted, tolerances=learners.tolerances, key=learners.key)
 
 
 def _as_state(learners: Learner) -> PlannerState:

@@ -10,6 +10,7 @@ from sidestep.planning.methods import (
     PPO,
     Exact,
     LogAdam,
+    Lookahead,
     Pathwise,
     PathwiseCost,
     Projected,
@@ -33,6 +34,7 @@ class PlanConfig:
     constraint: PathwiseCost | Score | None = field(default_factory=PathwiseCost)
     multiplier: Relative | Projected | LogAdam | PID = field(default_factory=Relative)
     search: Search | None = field(default_factory=Search)
+    lookahead: Lookahead | None = None
 
     epochs: int = option(1000, "Learning epochs.", least=1, most=10**7)
     learning_rate: float = option(3e-3, "Adam's step size.", above=0)
@@ -66,6 +68,7 @@ class PlanConfig:
         50, "Epochs between two tests, which are also the points at which a run is saved.", least=1, most=10**7
     )
     test_batch: int = option(500, "Trajectories of a test, drawn apart from those of training.", least=1, most=10**6)
+    network: str = ""  # a registered network, in place of the one of `widths`; for Python alone
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -91,6 +94,8 @@ class PlanConfig:
     def check(self, problem: "Problem") -> None:
         """Refuse a problem that one of the methods cannot serve."""
         self.reward.check(problem, self)
+        if self.lookahead is not None:
+            self.lookahead.check(problem, self)
         if not problem.constraints:
             return
         if not self.constrains:

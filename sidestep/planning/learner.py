@@ -71,6 +71,7 @@ class Learner(eqx.Module):
                 clock=config.observe != "state",
                 safety=problem.safety if config.observe == "memory" else None,
                 deviation=config.reward.noise_start,
+                network=config.network,
             )
         value = None
         if config.reward.has_critic:

@@ -16,6 +16,7 @@ from sidestep.planning import multipliers
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import cost_tables, exact_gradients
 from sidestep.planning.learner import Learner, adam_step, balanced, with_statistics
+from sidestep.planning.lookahead import improve
 from sidestep.planning.methods import PPO, Exact, Pathwise, RewardGradient, Score, uses_tables
 from sidestep.planning.pathwise import pathwise
 from sidestep.planning.ppo import Batch, ppo_steps
@@ -27,7 +28,7 @@ from sidestep.planning.tabular import table_batch
 
 Metrics = dict[str, Array]
 Epoch = Callable[[Learner, PRNGKeyArray], tuple[Learner, Metrics]]
-TRAINING, TESTING, SEARCHING = 0, 1, 2  # streams of keys that never meet
+TRAINING, TESTING, SEARCHING, LOOKING = 0, 1, 2, 3  # streams of keys that never meet
 
 
 def search_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], Learner]:
@@ -35,6 +36,18 @@ def search_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], Le
     method = config.search
     assert method is not None
     return lambda learner: search(problem, config, method, learner, jax.random.fold_in(learner.key, SEARCHING))
+
+
+def lookahead_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], tuple[Learner, Array]]:
+    """Improvement by lookahead between two epochs, and its gain."""
+    method = config.lookahead
+    assert method is not None
+
+    def look(learner):
+        key = jax.random.fold_in(jax.random.fold_in(learner.key, LOOKING), learner.epoch)
+        return improve(problem, config, method, learner, key)
+
+    return look
 
 
 def train_chunk(problem: Problem, config: PlanConfig) -> Callable[[Learner], tuple[Learner, Metrics]]:
@@ -174,8 +187,18 @@ def _updated_multipliers(
     return multipliers.update(config.multiplier, learner.multipliers, costs, learner.tolerances)
 
 
-_EPOCHS: dict[type[RewardGradient], Callable[[Problem, PlanConfig, Any], Epoch]] = {
+EpochMaker = Callable[[Problem, PlanConfig, Any], Epoch]
+_EPOCHS: dict[type[RewardGradient], EpochMaker] = {
     Pathwise: _pathwise_epoch,
     PPO: _ppo_epoch,
     Exact: _exact_epoch,
 }
+
+
+def register_reward(method: type[RewardGradient], epoch: EpochMaker) -> None:
+    """Make a gradient of the return of your own known.
+
+    `epoch(problem, config, method)` gives a function from a learner and a key to the learner after one epoch and its
+    metrics, of which "return" is shown. It runs inside jit. For `sidestep.plan`: a run's folder cannot hold it.
+    """
+    _EPOCHS[method] = epoch

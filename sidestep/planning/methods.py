@@ -291,6 +291,28 @@ class Search(Method):
     population: int = option(2000, "Trajectories of a generation.", flag="search_population", least=256, most=10**6)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lookahead(Method):
+    """Improvement of the policy by lookahead from states that it visits, which needs no gradient."""
+
+    kind: ClassVar[str] = "lookahead"
+    rounds: int = option(
+        6,
+        "Rounds of improvement by lookahead from visited states at most, after each quarter of the epochs if that has "
+        "25 or more (0: none). They end when no more gain can be proven.",
+        flag="lookahead_rounds",
+        least=1,
+        most=10**5,
+    )
+
+    def check(self, problem: "Problem", config: "PlanConfig") -> None:
+        if problem.finite is not None:
+            raise InputError(
+                f"lookahead is not for finite models, and '{problem.model.spec.name}' is one; set it to 0",
+                place=place_of("lookahead_rounds"),
+            )
+
+
 def uses_tables(problem: "Problem", config: "PlanConfig") -> bool:
     """Whether PPO's epochs run over tables: a finite model, and a policy that sees the state alone."""
     return problem.finite is not None and config.observe == "state" and isinstance(config.reward, PPO)

@@ -15,6 +15,7 @@ from sidestep.planning.methods import (
     PPO,
     Exact,
     LogAdam,
+    Lookahead,
     Method,
     Pathwise,
     PathwiseCost,
@@ -69,7 +70,9 @@ PARTS = {
         "How a constraint's multiplier lambda follows its violation.",
     ),
     "search": Part("search", "search_rounds", (Search,)),
+    "lookahead": Part("lookahead", "lookahead_rounds", (Lookahead,)),
 }
+BY_ROUNDS: tuple[str, ...] = ("search", "lookahead")  # parts that are there when they have rounds
 CHOICES = {part: PARTS[part].choice for part in ("reward", "constraint", "multiplier")}
 
 
@@ -86,11 +89,17 @@ def _table() -> dict[str, list[Field]]:
 TABLE = _table()
 
 
+def plan_defaults() -> Given:
+    """The default of every option: of the preset `default` where the model has derivatives, or else of its method."""
+    own = {flat: getattr(places[0].owner(), places[0].name) for flat, places in TABLE.items()}
+    return own | flattened(PlanConfig())
+
+
 def plan_options() -> dict[str, tuple[Any, str]]:
     """(type, help) of every option of the planner, by flat name."""
     options: dict[str, tuple[Any, str]] = {}
     for part in PARTS.values():
-        if part.help:  # a search is chosen by its rounds
+        if part.help:  # the others are chosen by their rounds
             described = [f"{method.kind}: {_lower(method.__doc__ or '')}" for method in part.methods]
             kinds: Any = Literal.__getitem__(tuple(part.kinds()))
             options[part.choice] = (kinds, f"{part.help} {'; '.join(described)}.")
@@ -120,6 +129,8 @@ def with_options(config: PlanConfig, given: Given) -> PlanConfig:
     for flat in given:
         if flat not in TABLE and flat not in CHOICES.values():
             raise InputError("the planner has no such option", place=place_of(flat))
+    if not given:
+        return config  # which may have a method of the user's own
     kept = flattened(config)
     chosen = _chosen({**kept, **given})
     if chosen["reward"] is Exact and "constraint_gradient" not in given:
@@ -138,12 +149,12 @@ def flattened(config: PlanConfig) -> Given:
         for place in reversed(places):
             if type(owners[place.part]) is place.owner:
                 flat[name] = getattr(owners[place.part], place.name)
-    return {"search_rounds": 0, **flat}
+    return {PARTS[part].choice: 0 for part in BY_ROUNDS} | flat
 
 
 def _chosen(flat: Given) -> Chosen:
     """The method of each part, by the options that choose it."""
-    chosen: Chosen = {"search": Search if flat["search_rounds"] else None}
+    chosen: Chosen = {part: PARTS[part].methods[0] if flat[PARTS[part].choice] else None for part in BY_ROUNDS}
     for part in CHOICES:
         kind, kinds = flat[PARTS[part].choice], PARTS[part].kinds()
         if kind not in kinds:
@@ -156,7 +167,7 @@ def _built(chosen: Chosen, kept: Given, given: Given) -> PlanConfig:
     """The chosen methods with their options: all of `given`, and those of `kept` that they have."""
     values: dict[str, Given] = {part: {} for part in ("", *PARTS)}
     for flat, value in {**kept, **given}.items():
-        if flat in TABLE and not (flat == "search_rounds" and value == 0):
+        if flat in TABLE and not (value == 0 and flat in [PARTS[part].choice for part in BY_ROUNDS]):
             place = _place(flat, chosen)
             if place is not None:
                 values[place.part][place.name] = value
@@ -177,8 +188,8 @@ def _refusal(flat: str, chosen: Chosen) -> str:
     part = TABLE[flat][0].part
     method, words = chosen[part], PARTS[part].words
     why = f"there is no {words}" if method is None else f"the {method.kind} {words} has no such option"
-    if part == "search":
-        return f"{why}; give --search-rounds as well"
+    if part in BY_ROUNDS:
+        return f"{why}; give --{PARTS[part].choice.replace('_', '-')} as well"
     owners: dict[str, list[str]] = {}
     for place in TABLE[flat]:
         owners.setdefault(CHOICES[place.part], []).append(place.kind)

@@ -16,7 +16,7 @@ from sidestep.core.records import Number
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
-from sidestep.planning.loop import Metrics, search_phase, test_phase, train_chunk
+from sidestep.planning.loop import Metrics, lookahead_phase, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.planning.rows import PlanRow
@@ -24,6 +24,8 @@ from sidestep.policies.networks import NetworkPolicy
 from sidestep.runtime.compilation import OFTEN, SELDOM, jit_fast_compile
 from sidestep.safety.base import SafetyModel
 
+LOOKAHEADS = 4  # parts of the epochs, between which the policy is improved by lookahead,
+LEAST_PART = 25  # if they have at least so many epochs: a policy that learned nothing yet is not worth it
 LEEWAY = 0.2  # part of the margin in which a policy still counts as feasible, since training has noise
 
 
@@ -72,6 +74,7 @@ class Planner:
             lambda safety: train_chunk(self._with(safety), config), SELDOM if quick_compile else OFTEN
         )
         self._test = Program(lambda safety: test_phase(self._with(safety), config), SELDOM)
+        self._lookahead = Program(lambda safety: lookahead_phase(self._with(safety), config), SELDOM)
         self._search = Program(lambda safety: search_phase(self._with(safety), config), SELDOM)
 
     def _with(self, safety: SafetyModel | None) -> Problem:
@@ -91,6 +94,8 @@ class Planner:
             self._search.prepare(self.problem.safety, learners)
         self._test.prepare(self.problem.safety, learners)
         self._chunk.prepare(self.problem.safety, learners)
+        if self.config.lookahead:
+            self._lookahead.prepare(self.problem.safety, learners)
 
     def start(
         self,
@@ -123,6 +128,8 @@ class Planner:
         begun = time.perf_counter()
         best, best_return = state.best, np.asarray(state.best_return)
         learners, training = self._chunk(self.problem.safety, state.learners)
+        if self._looks_ahead(int(learners.epoch[0])):
+            learners, training["lookahead_gain"] = self._lookahead(self.problem.safety, learners)
         results, trajectories = self._tested(learners)
         training, results = jax.tree.map(np.asarray, (training, results))
         feasible = self._feasible(results["mean"], np.asarray(learners.tolerances))
@@ -138,6 +145,13 @@ class Planner:
             for index in range(len(feasible))
         ]
         return state, rows
+
+    def _looks_ahead(self, epoch: int) -> bool:
+        """Whether an improvement by lookahead is due before the test of this epoch; the last word is the gradient's."""
+        epochs, before = self.config.epochs, epoch - self.config.test_every
+        new_part = LOOKAHEADS * epoch // epochs > LOOKAHEADS * before // epochs
+        long_enough = epochs >= LOOKAHEADS * LEAST_PART
+        return self.config.lookahead is not None and long_enough and epoch < epochs and new_part
 
     def test(self, learners: Learner) -> dict[str, Metrics]:
         """Figures of every learner's policy on test trajectories, by its mean and its sampled action."""

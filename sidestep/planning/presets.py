@@ -6,7 +6,7 @@ from sidestep.core.errors import InputError
 from sidestep.core.model import Model, finite_part
 from sidestep.models.domains import find_domain
 from sidestep.planning.config import PlanConfig
-from sidestep.planning.methods import PPO, Exact, LogAdam, PathwiseCost, Projected, Relative, Score, Search
+from sidestep.planning.methods import PPO, Exact, LogAdam, Lookahead, PathwiseCost, Projected, Relative, Score, Search
 from sidestep.planning.options import with_options
 from sidestep.planning.zero_gradient import has_zero_gradient
 
@@ -138,7 +138,7 @@ def preset(
     if name in ("default", "gradient"):
         if finite:
             return _EXACT
-        return _MODEL_FREE if gradient == "none" else PlanConfig()
+        return _MODEL_FREE if gradient == "none" else PlanConfig(lookahead=Lookahead())
     settings = _paper_settings(family, finite=finite, per_step=per_step)
     if name == "ppo":
         return replace(settings if finite else _PAPER, constraint=None)

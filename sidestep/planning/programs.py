@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+import jax
 
 from sidestep.planning.learner import Learner
 from sidestep.runtime.compilation import Options
@@ -21,26 +22,31 @@ _waiting: list[Future[Any]] = []  # programs that are being compiled or are in t
 class Program(Generic[R]):
     """`make(safety)(learner)` for every learner of a stack, one per seed.
 
-    The safety model is an argument, so that another fit of it does not compile the program again.
+    The safety model is an argument, so that another fit of it does not compile the program again; one of another
+    structure does.
     """
 
     def __init__(self, make: Callable[[Safety], Callable[[Learner], R]], options: Options) -> None:
         self._run: Any = eqx.filter_jit(lambda safety, learner: make(safety)(learner), compiler_options=options)  # type: ignore[call-overload]
-        self._prepared: Future[Any] | None = None
-        self._compiled = False
+        self._prepared: dict[object, Future[Any]] = {}  # by the structure of the safety model
+        self._compiled: dict[object, Any] = {}
 
     def prepare(self, safety: Safety, learners: Callable[[], Learner]) -> None:
         """Compile in the background for a safety model and learners of these shapes, whatever their values."""
-        if self._compiled:
+        structure = jax.tree.structure(safety)
+        if structure in self._compiled or structure in self._prepared:
             return
-        self._prepared = _compiler.submit(lambda: self._run.lower(safety, blank_part(learners)).compile())
-        _waiting.append(self._prepared)
+        task = _compiler.submit(lambda: self._run.lower(safety, blank_part(learners)).compile())
+        self._prepared[structure] = task
+        _waiting.append(task)
 
     def __call__(self, safety: Safety, learners: Learner) -> R:
-        if self._prepared is not None:
-            self._run, self._prepared, self._compiled = self._prepared.result(), None, True
-        results: R = map_stack(lambda learner: self._run(safety, learner), learners, compiled=self._compiled)
-        self._compiled = True
+        structure = jax.tree.structure(safety)
+        if structure in self._prepared:
+            self._compiled[structure] = self._prepared.pop(structure).result()
+        run = self._compiled.get(structure, self._run)
+        results: R = map_stack(lambda learner: run(safety, learner), learners, compiled=structure in self._compiled)
+        self._compiled[structure] = run
         return results
 
 

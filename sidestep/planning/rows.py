@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isnan, nan
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from sidestep.core.records import Number, to_json
 from sidestep.runtime.files import Json, JsonObject
+
+if TYPE_CHECKING:  # `--help` loads this file, and need not wait for NumPy
+    import numpy as np
 
 Numbers = tuple[Number, ...]
 NONE = Number(nan)  # what a method or a problem does not have; of several numbers, an empty tuple
@@ -31,6 +33,7 @@ class PlanRow:
     train_multipliers: Numbers = ()
     train_gradient_norms: Numbers = ()
     train_entropy: Number = NONE
+    train_lookahead_gain: Number = NONE
     train_clip_share: Number = NONE
     mean_return: Number = NONE
     mean_return_deviation: Number = NONE
@@ -47,7 +50,7 @@ class PlanRow:
     sampled_predicted: Numbers = ()
     sampled_true: Numbers = ()
 
-    def with_figures(self, figures: Mapping[str, np.ndarray]) -> "PlanRow":
+    def with_figures(self, figures: "Mapping[str, np.ndarray]") -> "PlanRow":
         """With these figures by name, each one number or several."""
         plain = {name: tuple(value.tolist()) if value.ndim else value.item() for name, value in figures.items()}
         return replace(self, **plain)  # type: ignore[arg-type]

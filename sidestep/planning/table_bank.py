@@ -50,8 +50,11 @@ class TableBank:
     def policies(self) -> TabularPolicy:
         return TabularPolicy(self.state, self.model)
 
-    def prepare(self) -> None:
+    def prepare(self, safety: SafetyModel) -> None:
         """An optimum compiles little."""
+
+    def start_nearest(self, tolerances: np.ndarray) -> None:
+        """An optimum does not depend on where its search began."""
 
     def advance(self, number: int, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> list[PlanRow]:
         policies, rows = self._bank(safety, tolerances)
@@ -107,7 +110,7 @@ class TableBank:
     def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
         self.tolerances = tolerances
 
-    def expect(self, *, polishing: bool) -> None:
+    def expect(self, safety: SafetyModel, *, polishing: bool) -> None:
         """Nothing changes: one test is all of it."""
 
     def polish(self, safety: SafetyModel) -> Polished:

@@ -6,9 +6,9 @@ The raw draw (u, or the index of a choice) is kept beside the action: its densit
 estimator need, and the map from the raw draw to the bounded action does not depend on the parameters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from sidestep.core.model import AnyArray, Model, Policy, Variable, allowed_of, w
 from sidestep.safety.base import SafetyModel
 
 Squash = Literal["tanh", "clip"]
+SHARE_END = 0.98  # of half the range: tanh reaches no bound, and an action beyond this counts as at its bound
 LARGEST_CHOICE = 256  # an integer action with more values than this is not a choice any more
 
 
@@ -46,14 +47,66 @@ class Network(eqx.Module):
         return self.head(x)
 
 
+Net = Callable[[Array], Array]  # from the inputs of an observation to the outputs of the heads
+NETWORKS: dict[str, type[eqx.Module]] = {}  # of users, by name
+
+
+def register_network(kind: type[eqx.Module]) -> type[eqx.Module]:
+    """Make a network of your own known, so that policies with it can be trained and loaded.
+
+    `kind(inputs, outputs, *, key)` is an Equinox module that maps a vector (inputs,) to a vector (outputs,); all its
+    arrays are learned. Its first outputs should be close to zero: the policy then begins in the middle of the action
+    bounds. Can be used as a decorator.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, eqx.Module)):
+        raise InputError(f"a policy network is a subclass of equinox.Module, not {kind!r}")
+    NETWORKS[kind.__name__] = kind
+    return kind
+
+
+def name_of(net: Net) -> str:
+    """The name under which a network was registered; "" for the built-in one."""
+    inner = net.net if isinstance(net, Widened) else net
+    return "" if isinstance(inner, Network) else type(inner).__name__
+
+
+def _registered(name: str) -> Callable[..., Net]:
+    if name not in NETWORKS:
+        raise InputError(
+            f"the policy network '{name}' is not known in this process; make it known by sidestep.register_network"
+        )
+    return cast(Callable[..., Net], NETWORKS[name])
+
+
+class Widened(eqx.Module):
+    """A network that acts as `net` does, and can learn to heed further inputs: net(x) + W y, where W begins at zero."""
+
+    net: Net
+    further: Float[AnyArray, "*run outputs further"]
+    inputs: int = eqx.field(static=True)
+
+    def __init__(self, net: Net, inputs: int, all_inputs: int) -> None:
+        self.net, self.inputs = net, inputs
+        (outputs,) = eqx.filter_eval_shape(net, jnp.zeros(inputs)).shape
+        self.further = jnp.zeros((outputs, all_inputs - inputs))
+
+    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+        return self.net(x[: self.inputs]) + self.further @ x[self.inputs :]
+
+
 class Observer(eqx.Module):
-    """What a network sees of a step: standardised state, clock, memory of the safety model."""
+    """What a network sees of a step: standardised state, clock, memory of the safety model.
+
+    The memory is the one after this step, were the action `idle`: whether the present state counts is what matters
+    most where side effects are counted. Policies of earlier versions (`idle` is None) see the one before it.
+    """
 
     mean: Float[AnyArray, "*run state"]
     deviation: Float[AnyArray, "*run state"]
     safety: SafetyModel | None  # whose memory is seen
     clock: bool = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
+    idle: tuple[float, ...] | None = eqx.field(static=True, default=None)
 
     @property
     def size(self) -> int:
@@ -65,6 +118,8 @@ class Observer(eqx.Module):
         if self.clock:
             seen.append(jnp.reshape(2.0 * jnp.asarray(clock, float) / self.horizon - 1.0, (1,)).astype(state.dtype))
         if self.safety is not None:
+            if self.idle is not None:
+                memory = self.safety.advance(memory, state, jnp.asarray(self.idle, state.dtype))
             seen.append(self.safety.features(memory))
         return jnp.concatenate(seen)
 
@@ -99,11 +154,20 @@ class GaussianHead(eqx.Module):
         """A raw draw that leads to this action, kept off the ends that no draw reaches."""
         bounded = jnp.isfinite(low) & jnp.isfinite(high) & (high > low)
         low, high = jnp.where(bounded, low, -1.0), jnp.where(bounded, high, 1.0)
-        share = jnp.clip((2.0 * action - low - high) / (high - low), -0.98, 0.98)
-        return jnp.where(bounded, jnp.arctanh(share) if self.squash == "tanh" else share, action)
+        share = (2.0 * action - low - high) / (high - low)
+        raw = (
+            jnp.arctanh(jnp.clip(share, -SHARE_END, SHARE_END)) if self.squash == "tanh" else jnp.clip(share, -1.0, 1.0)
+        )
+        return jnp.where(bounded, raw, action)
 
     def log_prob(self, mu: Array, log_std: Array, raw: Array) -> Float[Array, ""]:
         return jnp.sum(jax.scipy.stats.norm.logpdf(raw, mu, jnp.exp(log_std)))
+
+    def distance(self, mu: Array, raw: Array) -> Float[Array, ""]:
+        """Squared, from a raw draw that `raw_of` gave; beyond the bounds there is none."""
+        end = np.arctanh(SHARE_END) if self.squash == "tanh" else 1.0
+        beyond = ((raw >= 0.999 * end) & (mu > raw)) | ((raw <= -0.999 * end) & (mu < raw))
+        return jnp.sum(jnp.where(beyond, 0.0, (mu - raw) ** 2))
 
     def entropy(self, mu: Array, log_std: Array) -> Float[Array, ""]:
         return jnp.sum(log_std + 0.5 * jnp.log(2.0 * jnp.pi * jnp.e))
@@ -145,6 +209,10 @@ class ChoiceHead(eqx.Module):
         table = jax.nn.log_softmax(logits.reshape(self.entries, self.options))
         return jnp.sum(jnp.take_along_axis(table, raw[:, None].astype(int), axis=1))
 
+    def distance(self, logits: Array, raw: Array) -> Float[Array, ""]:
+        """-log P(raw)."""
+        return -self.log_prob(logits, logits[:0], raw)
+
     def entropy(self, logits: Array, log_std: Array) -> Float[Array, ""]:
         table = jax.nn.log_softmax(logits.reshape(self.entries, self.options))
         return -jnp.sum(jnp.exp(table) * table)
@@ -161,7 +229,7 @@ class Memory(NamedTuple):
 class NetworkPolicy(Policy):
     """pi_theta(a | observation), one head for each action variable."""
 
-    net: Network
+    net: Net  # a `Network`, or a registered one
     log_std: Float[AnyArray, "*run real"]  # of the raw draws of the real entries
     observer: Observer
     model: Model = eqx.field(static=True)
@@ -212,6 +280,14 @@ class NetworkPolicy(Policy):
             start += head.raw_size
         return total
 
+    def distance(self, observation: Array, raw: Array) -> Float[Array, ""]:
+        """How far the policy is from this raw draw."""
+        start, total = 0, jnp.zeros((), raw.dtype)
+        for head, outputs, _ in self._pieces(self.net(observation)):
+            total += head.distance(outputs, raw[start : start + head.raw_size])
+            start += head.raw_size
+        return total
+
     def entropy(self, observation: Array) -> Float[Array, ""]:
         pieces = self._pieces(self.net(observation))
         return sum((head.entropy(outputs, log_std) for head, outputs, log_std in pieces), jnp.zeros(()))
@@ -242,14 +318,31 @@ def make_policy(
     clock: bool = True,
     safety: SafetyModel | None = None,
     deviation: float = 0.5,
+    network: str = "",
+    present: bool = True,
 ) -> NetworkPolicy:
-    """A fresh policy for the model: its mean starts in the middle of the bounds, with the given noise around it."""
+    """A fresh policy for the model: its mean starts in the middle of the bounds, with the given noise around it.
+
+    `present`: the memory that it sees has the present state in it.
+    """
     size = model.spec.state.size
-    observer = Observer(jnp.zeros(size), jnp.ones(size), safety, clock, model.spec.horizon)
+    idle = _idle(model) if safety is not None and present else None
+    observer = Observer(jnp.zeros(size), jnp.ones(size), safety, clock, model.spec.horizon, idle)
     heads = tuple(_head(variable, squash) for variable in model.spec.action.variables)
-    net = Network(observer.size, sum(head.outputs for head in heads), widths, key=key, head_scale=0.1)
+    outputs = sum(head.outputs for head in heads)
+    net: Net = (
+        _registered(network)(observer.size, outputs, key=key)
+        if network
+        else Network(observer.size, outputs, widths, key=key, head_scale=0.1)
+    )
     real = sum(head.size for head in heads if isinstance(head, GaussianHead))
     return NetworkPolicy(net, jnp.full(real, np.log(deviation), float), observer, model, heads)
+
+
+def _idle(model: Model) -> tuple[float, ...]:
+    """The action that does nothing, as far as its bounds allow it."""
+    space = model.spec.action
+    return tuple(np.clip(space.default, space.low, space.high).tolist())
 
 
 def _head(variable: Variable, squash: Squash) -> GaussianHead | ChoiceHead:
@@ -274,9 +367,11 @@ def trainable(policy: NetworkPolicy, *, deviation: bool) -> PyTree:
     return eqx.tree_at(lambda p: p.log_std, learned, deviation)
 
 
-def with_memory(policy: NetworkPolicy, safety: SafetyModel) -> NetworkPolicy:
+def with_memory(policy: NetworkPolicy, safety: SafetyModel, *, present: bool = True) -> NetworkPolicy:
     """A policy that acts as this one does, and can learn to heed the memory of the safety model as well."""
-    observer = replace(policy.observer, safety=safety)
+    observer = replace(policy.observer, safety=safety, idle=_idle(policy.model) if present else None)
+    if not isinstance(policy.net, Network):
+        return replace(policy, net=Widened(policy.net, policy.observer.size, observer.size), observer=observer)
     first = policy.net.hidden[0]
     nothing = jnp.zeros((first.out_features, observer.size), first.weight.dtype)
     weight = nothing.at[:, : first.in_features].set(first.weight)

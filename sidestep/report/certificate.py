@@ -5,9 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from sidestep.certification.records import Audit, Figures, Result, Return, Verdict
-from sidestep.certification.words import bound_in_words, percent, verdict_in_words
+from sidestep.certification.words import (
+    at_most,
+    bound_in_words,
+    neighbours_in_words,
+    percent,
+    steps_in_words,
+    verdict_in_words,
+)
+from sidestep.report.finding import finding, in_digits
 from sidestep.report.folder import Folder
-from sidestep.report.page import Html, badge, facts, join, missing, number, paragraph, table, tag
+from sidestep.report.page import Html, badge, duration, facts, join, missing, number, paragraph, table, tag
 
 KINDS = {"certified": "good", "met, not certified": "fair", "not met": "bad"}
 
@@ -15,32 +23,40 @@ KINDS = {"certified": "good", "met, not certified": "fair", "not met": "bad"}
 def answer(folder: Folder) -> Html:
     """What came of it, for somebody who reads nothing else."""
     kind, sentence = _of_seeds(folder.seeds) if folder.seeds else _of_one(folder)
-    return tag("p", sentence, class_=f"answer {kind}")
+    return join([tag("p", sentence, class_=f"answer {kind}"), "" if folder.seeds else _cards(folder)])
 
 
 def _of_one(folder: Folder) -> tuple[str, str]:
     result = folder.finished
     if result is None:
         return "fair", f"There is no answer yet: the run has not finished; go on with sidestep resume {folder.path}."
-    earned = f"a mean return of {_mean(result.returns)}" if result.returns else ""
+    found = finding(result, folder.scale, folder.kept)
+    return found.kind, found.sentence
+
+
+def _cards(folder: Folder) -> Html:
+    """Is it safe, how sure is that, what does it cost, what did it take?"""
+    result = folder.finished
+    if result is None or not result.constraints:
+        return Html("")
     verdicts = result.constraints
-    if verdicts is None:
-        return "fair", (
-            "A policy was planned but nothing is certified: there was no rule to label fresh rollouts, so it is not "
-            "known what it really does."
-        )
-    if not verdicts:
-        return "fair", f"A policy was planned without any constraint; it earns {earned or 'an unknown return'}."
-    texts = " and ".join(verdict.text for verdict in verdicts)
-    earned = f", and earns {earned}" if earned else ""
-    if result.certified:
-        return "good", f"Yes: with {percent(result.confidence)} confidence the policy keeps {texts}{earned}."
-    if result.reason:
-        return "bad", f"Not certified: {result.reason}."
-    if all(verdict.met for verdict in verdicts):
-        return "fair", f"Not proved: {texts} held in the audit, but too narrowly to be certified{earned}."
-    broken = " and ".join(f"{v.text} ({number(v.estimate)} in the audit)" for v in verdicts if not v.met)
-    return "bad", f"No: the policy does not keep {broken}{earned}."
+    worst = min(verdicts, key=lambda verdict: (verdict.certified, verdict.met))
+    word = verdict_in_words(worst)
+    before = folder.kept.scenes[0].mean_return if folder.kept and len(folder.kept.scenes) > 1 else None
+    earned = in_digits(result.returns.mean) if result.returns else "–"
+    cost = earned if before is None else f"{earned} instead of {in_digits(before)}"
+    used = "–" if result.labels_used is None else f"{result.labels_used:,}"
+    bounds = "; ".join(bound_in_words(verdict, 3) for verdict in verdicts)
+    cards = (
+        ("is it safe?", badge(word, KINDS[word])),
+        (
+            "how sure?",
+            f"{bounds}, with {percent(result.confidence)} confidence",
+        ),
+        ("what does it cost?", f"return {cost}"),
+        ("what did it take?", f"{used} labels, {result.audit_labels:,} more in audits, {duration(result.seconds)}"),
+    )
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in cards), class_="cards")
 
 
 def _of_seeds(seeds: Sequence[Folder]) -> tuple[str, str]:
@@ -85,17 +101,52 @@ def certificate(folder: Folder) -> Html:
     parts = []
     if result.constraints:
         parts.append(_verdicts(result))
-        parts.append(paragraph(f"With {percent(result.confidence)} confidence all bounds of this run hold together."))
+        parts.append(
+            paragraph(
+                f"The estimate is what was seen in {result.rollouts:,} fresh runs that no decision had seen before. "
+                f"With {percent(result.confidence)} confidence all bounds of this run hold together, whatever luck "
+                "these runs had."
+            )
+        )
     else:
         parts.append(missing("No constraint was asked for, so there is none to certify."))
+    if result.steps is not None:
+        parts.append(paragraph(". ".join(line[0].upper() + line[1:] for line in steps_in_words(result.steps)) + "."))
     if result.reason:
         parts.append(paragraph(f"Nothing is certified, because {result.reason}."))
     parts.append(_figures_of(result))
     if result.sampled is not None:
         parts.append(_sampled(result.sampled))
+    if words := neighbours_in_words(result):
+        parts.append(paragraph(words))
+    if result.basis:
+        parts.append(paragraph(f"What this rests on beside labels of fresh rollouts: {result.basis}."))
+    tested = [audit for audit in folder.audits if audit.annotators]
+    if tested:
+        parts.append(_annotators(tested[-1]))
     if len(folder.audits) > 1:
         parts.append(_audits(folder.audits))
     return join(parts)
+
+
+def _annotators(audit: Audit) -> Html:
+    """How each annotator did on the known cases among the questions of an audit."""
+    rows = [
+        [
+            one.name,
+            f"{one.missed} of {one.harmful}",
+            f"at most {at_most(one.missed_at_most)}",
+            f"{one.alarms} of {one.harmless}",
+            f"at most {at_most(one.alarms_at_most)}",
+        ]
+        for one in audit.annotators
+    ]
+    said = (
+        f"Among the questions of audit {audit.number} were copies of {len(audit.design.known)} cases whose category "
+        "was known. The shares hold with 95 % each; the certificate has bounds of its own, for all annotators together."
+    )
+    heads = ["annotator", "harm missed", "share missed", "false alarms", "share of false alarms"]
+    return join([tag("h3", "Annotators"), paragraph(said), table(heads, rows)])
 
 
 def _verdicts(result: Result) -> Html:
@@ -103,10 +154,10 @@ def _verdicts(result: Result) -> Html:
         [
             verdict.text,
             _yes(verdict.certified, "fair"),
-            number(verdict.estimate),
-            bound_in_words(verdict),
+            number(verdict.estimate, 3),
+            bound_in_words(verdict, 3),
             _yes(verdict.met, "bad"),
-            percent(result.confidence),
+            "exact" if verdict.proof == "exact" else percent(result.confidence),
             number(result.rollouts),
         ]
         for verdict in result.constraints or ()
@@ -116,13 +167,13 @@ def _verdicts(result: Result) -> Html:
 
 def _figures_of(result: Result) -> Html:
     earned, penalty = result.returns, result.penalty
-    spread = f" (about {' to '.join(number(end, 5) for end in earned.interval)})" if earned and earned.interval else ""
+    spread = f" (about {' to '.join(number(end, 4) for end in earned.interval)})" if earned and earned.interval else ""
     shares = ", ".join(f"{name} {number(share)}" for name, share in (result.side_effects or {}).items())
     return facts(
         [
             ("return", f"{_mean(earned)}{spread}" if earned else ""),
             ("deviation of the return", number(earned.std) if earned else ""),
-            ("discounted return", number(earned.discounted_mean, 5) if earned else ""),
+            ("discounted return", number(earned.discounted_mean) if earned else ""),
             ("side effects", shares),
             ("penalty", f"{number(penalty.mean)} ± {number(penalty.std)}" if penalty else ""),
             ("action", result.evaluation.policy),
@@ -171,4 +222,4 @@ def _yes(true: bool, otherwise: str) -> Html:
 
 
 def _mean(earned: Return | None) -> str:
-    return number(earned.mean if earned else None, 5)
+    return number(earned.mean if earned else None, 4)

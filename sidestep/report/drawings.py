@@ -1,18 +1,20 @@
 """Draws trajectories in the views of their domain, coloured by category."""
 
+from collections.abc import Sequence
+
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 from sidestep.core.model import Model, Trajectory
 from sidestep.core.views import Cells, Frame, Points, View, Zone, default_views
 from sidestep.models.domains import find_domain
+from sidestep.report.kept import Scene
+from sidestep.runtime.figures import subplots
 
 SHADES = ("#2a9d8f", "#e9a23b", "#c8463c", "#a05fb0", "#7284c4")  # categories, best first
 UNKNOWN = "#80868c"  # trajectories that nobody has judged
@@ -26,7 +28,10 @@ def shade(category: int) -> str:
 
 
 def views(model: Model) -> list[View]:
-    """The ways to look at this model, the most telling one first: its domain's, or those of any model."""
+    """The ways to look at this model, the most telling one first: its own, its domain's, or those of any model."""
+    own = getattr(model, "views", None)
+    if own is not None:
+        return own()
     domain = find_domain(model.spec.family)
     return (domain.views(model) if domain else []) or default_views(model.spec)
 
@@ -45,17 +50,37 @@ def draw_view(
 ) -> Figure:
     """The first trajectories in one view, coloured by category; -1 is a category that nobody knows."""
     figure, axes = _framed(frame)
+    _draw_paths(axes, points, length, categories)
+    _legend(figure, [categories], names)
+    return figure
+
+
+def draw_beside(frame: Frame, scenes: Sequence[Scene], view: int, names: tuple[str, ...]) -> Figure:
+    """Trajectories of several policies in one view, in one figure with the same axes."""
+    size = (4.5 * len(scenes), HEIGHT[frame.kind] + 0.4)
+    figure, panels = subplots(1, len(scenes), figsize=size, sharex=True, sharey=True, squeeze=False)
+    for axes, scene in zip(panels[0], scenes, strict=True):
+        _draw_frame(axes, frame)
+        _draw_paths(axes, scene.points[view], scene.length, scene.categories)
+        axes.set_title(scene.words)
+    _legend(figure, [scene.categories for scene in scenes], names)
+    return figure
+
+
+def _draw_paths(axes: Axes, points: Points, length: np.ndarray, categories: np.ndarray) -> None:
     xs, ys = points
     categories = np.asarray(categories)[:LINES]
     dots = "." if length[: len(categories)].sum() <= DOTS else ""
-    for index, category in enumerate(categories):
+    for index in np.argsort(categories, kind="stable"):  # the worst on top: they are few, and what one looks for
         path = xs[index, : length[index]], ys[index, : length[index]]
-        axes.plot(*path, color=shade(category), alpha=0.6, linewidth=1.0, marker=dots, markersize=2.5)
-    present = [k for k in range(len(names)) if (categories == k).any()]
+        axes.plot(*path, color=shade(categories[index]), alpha=0.6, linewidth=1.0, marker=dots, markersize=2.5)
+
+
+def _legend(figure: Figure, categories: Sequence[np.ndarray], names: tuple[str, ...]) -> None:
+    present = [k for k in range(len(names)) if any((np.asarray(one)[:LINES] == k).any() for one in categories)]
     if present:
-        handles = [plt.Line2D([], [], color=shade(k), linewidth=2.0, label=names[k]) for k in present]
+        handles = [Line2D([], [], color=shade(k), linewidth=2.0, label=names[k]) for k in present]
         figure.legend(handles=handles, loc="outside upper left", ncols=4)
-    return figure
 
 
 def draw_blame(frame: Frame, points: Points, shares: np.ndarray, category: int) -> Figure:
@@ -80,7 +105,12 @@ def same_frame(figures: list[Figure]) -> None:
 
 def _framed(frame: Frame) -> tuple[Figure, Axes]:
     """A figure with all that is around the steps, and no trajectory yet."""
-    figure, axes = plt.subplots(figsize=(4.5, HEIGHT[frame.kind]), layout="constrained")
+    figure, axes = subplots(figsize=(4.5, HEIGHT[frame.kind]))
+    _draw_frame(axes, frame)
+    return figure, axes
+
+
+def _draw_frame(axes: Axes, frame: Frame) -> None:
     axes.set(xlabel=frame.x_label, ylabel=frame.y_label)
     if frame.kind == "plane":
         axes.set(aspect="equal")
@@ -88,7 +118,7 @@ def _framed(frame: Frame) -> tuple[Figure, Axes]:
         _draw_zone(axes, zone)
     for spot in frame.spots:
         marker, size = {"start": ("s", 6), "goal": ("*", 13)}[spot.meaning]
-        ink = plt.rcParams["text.color"]
+        ink = matplotlib.rcParams["text.color"]
         axes.plot(spot.x, spot.y, marker=marker, linestyle="none", color=ink, markersize=size, zorder=4)
     if frame.band is not None:
         axes.axhspan(frame.band.low, frame.band.high, color=SHADES[0], alpha=0.14, linewidth=0)
@@ -100,12 +130,11 @@ def _framed(frame: Frame) -> tuple[Figure, Axes]:
         axes.set(xlim=(frame.x_range.low, frame.x_range.high))
     if frame.y_range is not None:
         axes.set(ylim=(frame.y_range.low, frame.y_range.high))
-    return figure, axes
 
 
 def _draw_zone(axes: Axes, zone: Zone) -> None:
     corner, width, height = (zone.x.low, zone.y.low), zone.x.high - zone.x.low, zone.y.high - zone.y.low
-    axes.add_patch(plt.Rectangle(corner, width, height, color="#a98274", alpha=0.3, linewidth=0, zorder=0))
+    axes.add_patch(Rectangle(corner, width, height, color="#a98274", alpha=0.3, linewidth=0, zorder=0))
     middle = (zone.x.low + zone.x.high) / 2
     axes.text(middle, zone.y.high + 0.15, zone.name, color="#a9674f", fontsize=9, ha="center")
 

@@ -3,15 +3,11 @@
 from collections.abc import Sequence
 from typing import Literal
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from sidestep.core.constraints import Constraint
@@ -19,6 +15,7 @@ from sidestep.planning.rows import PlanRow
 from sidestep.report.drawings import shade
 from sidestep.report.svg import FAINT, INK, SIZE
 from sidestep.runs.records import Round
+from sidestep.runtime.figures import subplots
 from sidestep.safety.explain import Explanation
 from sidestep.safety.plots import blame_plot, reliability_plot
 
@@ -90,14 +87,14 @@ def multiplier_curves(histories: Histories, texts: Sequence[str]) -> Figure:
         axes.set_yscale("log")
         _plain_numbers(axes.yaxis)
     axes.set(ylabel="multiplier")
-    handles = [plt.Line2D([], [], color=f"C{number % 6}", label=text) for number, text in enumerate(texts)]
+    handles = [Line2D([], [], color=f"C{number % 6}", label=text) for number, text in enumerate(texts)]
     figure.legend(handles=handles, loc="outside upper left", ncols=2)
     return figure
 
 
 def round_returns(rounds: Sequence[Round]) -> Figure:
     """Return of each round's policy against the labels spent by then; dots where it is called feasible."""
-    figure, axes = plt.subplots(layout="constrained")
+    figure, axes = subplots()
     x, y = _column(rounds, "labels"), _column(rounds, "mean_return")
     feasible = np.array([bool(row.feasible) for row in rounds])
     axes.plot(x, y, color="C0", linewidth=1.4)
@@ -109,7 +106,7 @@ def round_returns(rounds: Sequence[Round]) -> Figure:
 
 def round_side_effects(rounds: Sequence[Round], names: Sequence[str], constraints: Sequence[Constraint]) -> Figure:
     """Shares of the categories in each round: among the labels of its policy, and by the safety model, dashed."""
-    figure, axes = plt.subplots(layout="constrained")
+    figure, axes = subplots()
     x = _column(rounds, "round")
     strokes: list[tuple[str, Stroke]] = [("labelled", "-"), ("predicted", "--")]
     kinds = [(column, line) for column, line in strokes if any(getattr(row, column) for row in rounds)]
@@ -140,7 +137,7 @@ def blame_over_time(found: Explanation, names: Sequence[str]) -> Figure:
 
 def _over_epochs(histories: Histories) -> tuple[Figure, Axes]:
     """Axes with a thin vertical line where a round begins."""
-    figure, axes = plt.subplots(layout="constrained")
+    figure, axes = subplots()
     for begin in sorted({begin for rows in histories for begin in epochs(rows)[1]}):
         axes.axvline(begin, color=FAINT, linewidth=0.8, linestyle=":")
     axes.set(xlabel="epoch")
@@ -168,11 +165,11 @@ def _legend(
     figure: Figure, names: Sequence[str], lines: Sequence[tuple[str, Stroke]], constraints: Sequence[Constraint]
 ) -> None:
     """Colours are categories, strokes say who counts them, dots are the constraints."""
-    handles = [plt.Line2D([], [], color=shade(k), linewidth=2.0, label=name) for k, name in enumerate(names)]
-    handles += [plt.Line2D([], [], color=INK, linewidth=1.0, linestyle=line, label=word) for word, line in lines]
+    handles = [Line2D([], [], color=shade(k), linewidth=2.0, label=name) for k, name in enumerate(names)]
+    handles += [Line2D([], [], color=INK, linewidth=1.0, linestyle=line, label=word) for word, line in lines]
     for constraint in constraints:
         colour = shade(constraint.weights.index(1))
-        handles.append(plt.Line2D([], [], color=colour, linewidth=1.0, linestyle=":", label=constraint.text))
+        handles.append(Line2D([], [], color=colour, linewidth=1.0, linestyle=":", label=constraint.text))
     figure.legend(handles=handles, loc="outside upper left", ncols=3, columnspacing=1.2)
 
 

@@ -8,18 +8,18 @@ import numpy as np
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import Audit, Result, result_from_json
 from sidestep.core.model import Model, Policy, Trajectory
-from sidestep.deploy.answers import Answer
 from sidestep.labels.store import Source, Store
 from sidestep.planning.rows import PlanRow
 from sidestep.policies.files import load_policy
 from sidestep.report.kept import Kept, read_kept
-from sidestep.runs.folder import LABELS, Run
+from sidestep.runs.folder import Run
+from sidestep.runs.loaded import LoadedRun
 from sidestep.runs.records import Round
 from sidestep.safety.base import SafetyModel, predict
 from sidestep.safety.io import Scores, load_safety, safety_header
 
 
-class Folder(Answer):
+class Folder(LoadedRun):
     """A run of one seed, or the folder above the runs of several."""
 
     def __init__(self, path: Path, trust: bool = False, above: "Folder | None" = None) -> None:
@@ -89,6 +89,12 @@ class Folder(Answer):
         about = safety_header(self._safety_file).about if self._safety_file else None
         return about.fit.scores if about and about.fit else None
 
+    @cached_property
+    def pattern(self) -> str | None:
+        """What the safety model learned, in words, by its own file."""
+        about = safety_header(self._safety_file).about if self._safety_file else None
+        return about.pattern if about else None
+
     def policy_in(self, name: str) -> Policy | None:
         """The mean action of the policy in this file."""
         file = self.path / name
@@ -97,10 +103,9 @@ class Folder(Answer):
     @cached_property
     def labels(self) -> tuple[np.ndarray, Trajectory, np.ndarray, list[Source]] | None:
         """Ids, trajectories, categories and sources of all that has a label; None without a store or labels."""
-        file = self.path / LABELS
-        if not file.is_file():
+        if not Store.is_made(self.store_path):
             return None
-        with Store.open(file, scale=self.scale) as store:
+        with Store.open(self.store_path, scale=self.scale) as store:
             ids, trajectories, categories = store.labelled()
             return (ids, trajectories, categories, store.sources(ids.tolist())) if len(ids) else None
 

@@ -7,7 +7,7 @@ from sidestep.core.errors import InputError
 from sidestep.report import scenes, sections
 from sidestep.report.certificate import answer, certificate, seeds_table
 from sidestep.report.folder import Folder
-from sidestep.report.page import Html, missing, page, section, tag
+from sidestep.report.page import Html, folded, missing, page, section, tag
 from sidestep.report.svg import style
 from sidestep.runtime.files import atomic_write
 
@@ -27,29 +27,31 @@ def _title(folder: Folder) -> str:
 
 
 def _parts(folder: Folder) -> list[Html]:
-    heads = [
-        tag("header", tag("h1", _title(folder)), _or_sentence(lambda: answer(folder))),
-        section("What was asked", _or_sentence(lambda: sections.asked(folder))),
-    ]
+    heads = [tag("header", tag("h1", _title(folder)), _or_sentence(lambda: answer(folder)))]
     if folder.seeds:
         heads.append(section("The seeds", _or_sentence(lambda: seeds_table(folder.seeds))))
         heads += [_seed(one) for one in folder.seeds]
     else:
+        learned = _or_sentence(lambda: sections.pattern(folder))
+        heads.append(section("Before and after", _or_sentence(lambda: scenes.trajectories(folder)), learned))
+        heads.append(section("What can still go wrong", _or_sentence(lambda: scenes.failing(folder))))
         heads.append(section("The certificate", _or_sentence(lambda: certificate(folder))))
-        heads.append(section("Trajectories", _or_sentence(lambda: scenes.trajectories(folder))))
     return [
         *heads,
-        section(
+        section("Using it", sections.reload(folder)),
+        tag("h2", "For the engineer"),
+        folded("What was asked", _or_sentence(lambda: sections.asked(folder))),
+        folded(
             "How it went", _or_sentence(lambda: sections.rounds(folder)), _or_sentence(lambda: sections.curves(folder))
         ),
-        section("Calibration", _or_sentence(lambda: sections.calibration(folder))),
-        section("Where the blame falls", _or_sentence(lambda: scenes.blame(folder))),
-        section(
+        folded("Calibration", _or_sentence(lambda: sections.calibration(folder))),
+        folded("Where the blame falls", _or_sentence(lambda: scenes.blame(folder))),
+        folded(
             "Labels and time",
             _or_sentence(lambda: sections.spent(folder)),
             _or_sentence(lambda: sections.labels_by_source(folder)),
         ),
-        section("Using it", sections.reload(folder)),
+        folded("Words on this page", sections.words()),
     ]
 
 
@@ -59,6 +61,7 @@ def _seed(folder: Folder) -> Html:
         _or_sentence(lambda: answer(folder)),
         _or_sentence(lambda: certificate(folder)),
         _or_sentence(lambda: scenes.trajectories(folder)),
+        _or_sentence(lambda: sections.pattern(folder)),
         name=folder.path.name,
     )
 

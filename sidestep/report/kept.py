@@ -34,6 +34,8 @@ class Scene(NamedTuple):
     categories: np.ndarray
     judge: str
     points: list[Points]  # in each view
+    mean_return: float | None = None  # of all rollouts, not only of those that are drawn
+    shares: tuple[float, ...] = ()  # of the categories, likewise
 
 
 class Bad(NamedTuple):
@@ -57,12 +59,15 @@ class Kept:
     frames: list[Frame]
     scenes: list[Scene]
     bad: Bad | None
+    failing: Bad | None = None  # a run of the final policy that has a side effect
 
 
 @dataclass(frozen=True)
 class SceneWords:
     words: str
     judge: str
+    mean_return: float | None = None
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,17 @@ class Header:
     frames: tuple[Frame, ...]
     scenes: tuple[SceneWords, ...]
     bad: BadWords | None = None
+    failing: BadWords | None = None
 
 
 def write_kept(
-    run: Run, spec: Spec, rule: str, frames: Sequence[Frame], scenes: Sequence[Scene], bad: Bad | None
+    run: Run,
+    spec: Spec,
+    rule: str,
+    frames: Sequence[Frame],
+    scenes: Sequence[Scene],
+    bad: Bad | None,
+    failing: Bad | None = None,
 ) -> None:
     arrays: dict[str, np.ndarray] = {}
     for index, scene in enumerate(scenes):
@@ -94,21 +106,26 @@ def write_kept(
         arrays[f"{index}.categories"] = np.asarray(scene.categories, np.int32)
         for view, points in enumerate(scene.points):
             arrays |= _points_arrays(f"{index}.{view}", points, scene.length)
-    if bad is not None:
-        steps = int(bad.trajectory.length[0])
-        arrays |= {f"bad.{name}": np.asarray(getattr(bad.trajectory, name))[:, :steps] for name in STEPS}
-        arrays["bad.length"] = np.asarray(bad.trajectory.length, np.int32)
-        arrays |= _points_arrays("bad", bad.points, np.asarray(bad.trajectory.length))
+    for name, one in (("bad", bad), ("failing", failing)):
+        arrays |= _bad_arrays(name, one) if one is not None else {}
     header = Header(
         policy=sha256(read_bytes(run.path / "policy.safetensors")),
         rule=rule,
         names=spec.state.names,
         notes=spec.notes,
         frames=tuple(frames),
-        scenes=tuple(SceneWords(scene.words, scene.judge) for scene in scenes),
+        scenes=tuple(SceneWords(one.words, one.judge, one.mean_return, one.shares) for one in scenes),
         bad=None if bad is None else BadWords(bad.words, bad.category, bad.harmless),
+        failing=None if failing is None else BadWords(failing.words, failing.category, failing.harmless),
     )
     save_arrays(run.target(FILE), arrays, {"kind": KIND, **to_json(header)})
+
+
+def _bad_arrays(name: str, bad: Bad) -> dict[str, np.ndarray]:
+    steps = int(bad.trajectory.length[0])
+    arrays = {f"{name}.{part}": np.asarray(getattr(bad.trajectory, part))[:, :steps] for part in STEPS}
+    arrays[f"{name}.length"] = np.asarray(bad.trajectory.length, np.int32)
+    return arrays | _points_arrays(name, bad.points, np.asarray(bad.trajectory.length))
 
 
 def read_kept(folder: Path) -> Kept | None:
@@ -130,19 +147,26 @@ def read_kept(folder: Path) -> Kept | None:
 
 
 def _read(header: Header, arrays: dict[str, np.ndarray]) -> Kept:
-    scenes, bad = [], None
+    scenes = []
     for index, said in enumerate(header.scenes):
         length, categories = arrays[f"{index}.length"], arrays[f"{index}.categories"]
         points = [_checked_points(arrays, f"{index}.{view}", length) for view in range(len(header.frames))]
-        scenes.append(Scene(said.words, length, _numbers(categories, length), said.judge, points))
-    if header.bad is not None:
-        states, actions, rewards, steps = (jnp.asarray(arrays[f"bad.{name}"]) for name in (*STEPS, "length"))
-        worst = _checked(Trajectory(states, actions, rewards, steps), len(header.names))
-        path = _checked_points(arrays, "bad", arrays["bad.length"])
-        bad = Bad(header.bad.words, worst, path, header.bad.category, header.bad.harmless)
+        about = (said.judge, points, said.mean_return, said.shares)
+        scenes.append(Scene(said.words, length, _numbers(categories, length), *about))
+    bad, failing = (_read_bad(header, name, arrays) for name in ("bad", "failing"))
     if not scenes or not header.frames:
         raise ValueError("no trajectories")
-    return Kept(header.names, header.notes, header.rule, list(header.frames), scenes, bad)
+    return Kept(header.names, header.notes, header.rule, list(header.frames), scenes, bad, failing)
+
+
+def _read_bad(header: Header, name: str, arrays: dict[str, np.ndarray]) -> Bad | None:
+    told: BadWords | None = getattr(header, name)
+    if told is None:
+        return None
+    states, actions, rewards, steps = (jnp.asarray(arrays[f"{name}.{part}"]) for part in (*STEPS, "length"))
+    worst = _checked(Trajectory(states, actions, rewards, steps), len(header.names))
+    path = _checked_points(arrays, name, arrays[f"{name}.length"])
+    return Bad(told.words, worst, path, told.category, told.harmless)
 
 
 def _points_arrays(name: str, points: Points, length: np.ndarray) -> dict[str, np.ndarray]:

@@ -39,11 +39,20 @@ def section(title: str, *children: object, name: str = "") -> Html:
     return tag("section", tag("h2", title), *children, **({"id": name} if name else {}))
 
 
+def folded(title: str, *children: object) -> Html:
+    """A section that is opened by who wants it."""
+    return tag("details", tag("summary", tag("h3", title)), *children, class_="section")
+
+
 def table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
-    """A table that scrolls by itself where the screen is too narrow for it."""
+    """A table; where the screen is too narrow for it, every row becomes a list of its cells with their heads."""
     head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in heads)))
-    body = tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows))
+    body = tag("tbody", *(_row(heads, row) for row in rows))
     return tag("div", tag("table", head, body), class_="scroll")
+
+
+def _row(heads: Sequence[object], row: Sequence[object]) -> Html:
+    return tag("tr", *(tag("td", cell, data_head=str(head)) for head, cell in zip(heads, row, strict=True)))
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 from sidestep.certification.evaluation import BATCH
+from sidestep.core.errors import InputError
 from sidestep.core.model import Model, Trajectory, rollout
 from sidestep.core.views import Frame
 from sidestep.labels.experts import Expert
 from sidestep.report import figures
-from sidestep.report.drawings import LINES, draw_blame, draw_view, same_frame, views
+from sidestep.report.drawings import LINES, draw_beside, draw_blame, draw_view, same_frame, views
 from sidestep.report.folder import Folder
 from sidestep.report.kept import Bad, Scene, write_kept
-from sidestep.report.page import Html, code, join, missing, paragraph
+from sidestep.report.page import Html, code, join, missing, paragraph, tag
 from sidestep.report.page import figures as beside
-from sidestep.report.svg import svg
+from sidestep.report.svg import style, svg
 from sidestep.safety.base import predict
 from sidestep.safety.explain import explanation
 
@@ -30,7 +32,8 @@ def keep_scenes(path: Path, model: Model, expert: Expert) -> None:
     frames = [view.frame for view in views(model)]
     rolled = _rolled_out(folder)
     found = [_scene(folder, *one) for one in rolled]
-    write_kept(folder.run, model.spec, expert.name if expert.label else "", frames, found, _worst(folder, rolled))
+    rule, bad, failing = expert.name if expert.label else "", _worst(folder, rolled), _failing(folder, rolled)
+    write_kept(folder.run, model.spec, rule, frames, found, bad, failing)
 
 
 def scenes(folder: Folder) -> tuple[list[Frame], list[Scene]]:
@@ -61,7 +64,11 @@ def _rolled_out(folder: Folder) -> list[tuple[str, Trajectory]]:
 def _scene(folder: Folder, words: str, rolled: Trajectory) -> Scene:
     drawn = rolled[:LINES]
     points = [view.points(drawn) for view in views(folder.model)]
-    return Scene(words, np.asarray(drawn.length), *_judged(folder, drawn), points)
+    categories, judge = _judged(folder, rolled)
+    counts = np.bincount(categories[categories >= 0], minlength=len(folder.categories))
+    shares = tuple((counts / max(counts.sum(), 1)).tolist())
+    mean_return = float(np.mean(np.asarray(rolled.returns())))
+    return Scene(words, np.asarray(drawn.length), categories[:LINES], judge, points, mean_return, shares)
 
 
 def _judged(folder: Folder, trajectory: Trajectory) -> tuple[np.ndarray, str]:
@@ -95,6 +102,25 @@ def _worst(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
     return Bad(words, one, views(folder.model)[0].points(one), category, harmless)
 
 
+def _failing(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
+    """The worst of the final policy's own runs; None where none of them has a side effect."""
+    if not rolled or folder.safety is None:
+        return None
+    _, runs = rolled[-1]
+    categories, judge = _judged(folder, runs)
+    row, harmless = _surest(categories, predict(folder.safety, runs))
+    category = int(categories[row])
+    if category <= 0:
+        return None
+    failed = int((categories > 0).sum())
+    words = (
+        f"{failed:,} of {len(runs):,} fresh runs of the final policy had a side effect. This one is "
+        f"'{folder.categories[category]}' {judge}."
+    )
+    one = runs[row : row + 1]
+    return Bad(words, one, views(folder.model)[0].points(one), category, harmless)
+
+
 def _surest(categories: np.ndarray, probabilities: np.ndarray) -> tuple[int, float]:
     """Among the worst, the row that the safety model takes least for harmless, and how harmless it takes it to be."""
     rows = np.flatnonzero(categories == categories.max())
@@ -116,12 +142,47 @@ def trajectories(folder: Folder) -> Html:
         same_frame(drawn)
         pictures = []
         for index, (figure, scene) in enumerate(zip(drawn, shown, strict=True)):
-            caption = f"{scene.words} ({frame.title}). Coloured {scene.judge}."
+            caption = f"{scene.words} ({frame.title}). {_shares(folder, scene)}"
             pictures.append((svg(f"{_slug(folder)}path{number_of_view}{index}", caption, figure), caption))
         parts.append(beside(*pictures))
     if len(shown) == 1:
         parts.append(missing("The run kept no earlier policy, so there is nothing to compare these with."))
-    return join([paragraph(f"Each picture shows {LINES} fresh trajectories of the mean action."), *parts])
+    first, *others = parts
+    note = paragraph(f"Each picture shows {LINES} fresh runs of the mean action, coloured {shown[0].judge}.")
+    more = tag("details", tag("summary", "Seen in other ways"), *others) if others else ""
+    return join([first, more, note])
+
+
+def _shares(folder: Folder, scene: Scene) -> str:
+    """What the picture shows, for those who do not see it."""
+    if not scene.shares:
+        return f"Coloured {scene.judge}."
+    parts = [
+        f"{share:.0%}".replace("%", " %") + f" {name}"
+        for name, share in zip(folder.categories, scene.shares, strict=True)
+    ]
+    return f"{', '.join(parts)}."
+
+
+def failing(folder: Folder) -> Html:
+    """A run of the final policy that goes wrong, and the steps that the safety model blames."""
+    if folder.safety is None or folder.kept is None:
+        return missing("The run kept no failing run of its final policy.")
+    bad = folder.kept.failing
+    if bad is None:
+        return paragraph(f"None of {BATCH:,} fresh runs of the final policy had a side effect.")
+    return _blamed(folder, bad, folder.kept.frames[0], "failing")
+
+
+def before_and_after(folder: Folder, view: int = 0) -> Figure:
+    """The same as one figure of Matplotlib, in one of the views."""
+    frames, shown = scenes(folder)
+    if not shown:
+        raise InputError("this run has no policy yet, so there are no trajectories to draw", place=str(folder.path))
+    if not 0 <= view < len(frames):
+        raise InputError(f"the model has {len(frames)} views, counted from 0, and not {view}")
+    with style(ground=True):
+        return draw_beside(frames[view], shown, view, folder.categories)
 
 
 def blame(folder: Folder) -> Html:
@@ -133,13 +194,19 @@ def blame(folder: Folder) -> Html:
         return missing("No trajectory with a side effect is at hand, so there is nothing to blame.")
     of, bad = min(found, key=lambda one: (-one[1].category, one[1].harmless))
     frame = of.kept.frames[0] if of.kept else views(of.model)[0].frame
+    return _blamed(folder, bad, frame, "blame")
+
+
+def _blamed(folder: Folder, bad: Bad, frame: Frame, name: str) -> Html:
+    assert folder.safety is not None
     seen = explanation(folder.safety, bad.trajectory, folder.categories)
     names = folder.names
-    over_time = "The state over time, and each step's share of the blame."
-    on_view = f"The larger the disc, the larger the step's share of the blame ({frame.title})."
+    most = f"Step {seen.shares.argmax()} has {seen.shares.max():.0%}".replace("%", " %") + " of the blame"
+    over_time = f"The state over time, and each step's share of the blame. {most}."
+    on_view = f"{most}: the larger the disc, the larger the step's share ({frame.title})."
     pictures = beside(
-        (svg("blame-view", on_view, draw_blame(frame, bad.points, seen.shares, bad.category)), on_view),
-        (svg("blame-time", over_time, figures.blame_over_time(seen, names)), over_time),
+        (svg(f"{name}-view", on_view, draw_blame(frame, bad.points, seen.shares, bad.category)), on_view),
+        (svg(f"{name}-time", over_time, figures.blame_over_time(seen, names)), over_time),
     )
     return join([paragraph(bad.words), pictures, code("\n".join(seen.lines(names)))])
 

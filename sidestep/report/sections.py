@@ -1,8 +1,11 @@
 """The parts of a report, each from what the folder holds for it, or one plain sentence that says what is missing."""
 
 import json
+from collections.abc import Callable, Sequence
+from math import isfinite
 
 from sidestep.core.errors import InputError
+from sidestep.planning.rows import PlanRow
 from sidestep.report import figures
 from sidestep.report.folder import Folder
 from sidestep.report.page import Html, code, duration, facts, join, missing, number, paragraph, table, tag
@@ -69,15 +72,36 @@ def rounds(folder: Folder) -> Html:
         ]
         for row in rows
     ]
-    earned = "Return of each round's policy against the labels used; an open circle is a policy predicted to be unsafe."
+    first, last = rows[0], rows[-1]
+    earned = (
+        "Return of each round's policy against the labels used; an open circle is a policy predicted to be unsafe. It "
+        f"went from {number(first.mean_return, 3)} with {number(first.labels)} labels to "
+        f"{number(last.mean_return, 3)} with {number(last.labels)}."
+    )
     labelled = ", and the labels of the round's own policy" if any(row.labelled for row in rows) else ""
-    shares = f"Side effects by round: what the safety model predicts{labelled}."
+    shares = f"Side effects by round: what the safety model predicts{labelled}.{_last_shares(folder, last.predicted)}"
     by_round = figures.round_side_effects(rows, folder.categories, folder.constraints)
     pictures = beside(
         (svg("rounds-return", earned, figures.round_returns(rows)), earned),
         (svg("rounds-shares", shares, by_round), shares),
     )
     return join([pictures, table(heads, cells)])
+
+
+def _last_shares(folder: Folder, predicted: Sequence[float] | None) -> str:
+    if not predicted:
+        return ""
+    parts = [f"{name} {100 * share:.1f} %" for name, share in zip(folder.categories, predicted, strict=True)]
+    return f" In the last round it predicts {', '.join(parts)}."
+
+
+def _ends(histories: Sequence[Sequence[PlanRow]], value: Callable[[PlanRow], float | None], unit: str = "") -> str:
+    """Where curves end, as a sentence: one figure, or from the lowest to the highest of several."""
+    found = [end for rows in histories if rows and (end := value(rows[-1])) is not None and isfinite(end)]
+    if not found:
+        return ""
+    low, high = number(min(found), 3), number(max(found), 3)
+    return f" At the end {low if low == high else f'{low} to {high}'}{unit}."
 
 
 def curves(folder: Folder) -> Html:
@@ -88,17 +112,26 @@ def curves(folder: Folder) -> Html:
     dotted = " Dotted vertical lines mark new rounds." if any(figures.epochs(rows)[1] for rows in histories) else ""
     several = " One line per seed." if folder.seeds else " One line per policy of the bank."
     each = several if len(histories) > 1 else ""
-    earned = f"Return in the tests, mean action. Dots: predicted to be safe enough.{each}{dotted}"
+    reached = _ends(histories, lambda row: row.mean_return)
+    earned = f"Return in the tests, mean action. Dots: predicted to be safe enough.{each}{dotted}{reached}"
     pictures = [(svg("return", earned, figures.return_curves(histories)), earned)]
     if any(row.mean_predicted or row.mean_true for rows in histories for row in rows):
-        shares = f"Side effects: what the safety model predicts and what the rule sees.{dotted}"
+        unit = f" % of runs are predicted to be '{folder.categories[0]}'"
+        predicted = _ends(histories, lambda row: 100 * row.mean_predicted[0] if row.mean_predicted else None, unit)
+        shares = f"Side effects: what the safety model predicts and what the rule sees.{dotted}{predicted}"
         figure = figures.side_effect_curves(histories, folder.categories, folder.constraints)
         pictures.append((svg("shares", shares, figure), shares))
     texts = folder.config.constraints
     if texts and any(row.train_multipliers for rows in histories for row in rows):
-        pull = f"Multipliers: how much weight each constraint has.{dotted}"
+        weights = _ends(histories, lambda row: max(row.train_multipliers, default=None))
+        pull = f"Multipliers: how much weight each constraint has.{dotted}{weights}"
         pictures.append((svg("multipliers", pull, figures.multiplier_curves(histories, texts)), pull))
     return beside(*pictures)
+
+
+def pattern(folder: Folder) -> Html:
+    """What was learned, where it can be put into words."""
+    return paragraph(f"The learned pattern behind the labels: {folder.pattern}.") if folder.pattern else Html("")
 
 
 def calibration(folder: Folder) -> Html:
@@ -117,7 +150,7 @@ def calibration(folder: Folder) -> Html:
         f"On the {number(len(categories))} labelled trajectories of the run, most of which it has learned from, the "
         f"likeliest category is the labelled one in {100 * accuracy:.1f} % of them."
     )
-    picture = svg("calibration", words, figures.calibration(probabilities, categories))
+    picture = svg("calibration", f"{words} {said}", figures.calibration(probabilities, categories))
     return join([paragraph(said), beside((picture, words)), *parts])
 
 
@@ -183,3 +216,26 @@ def reload(folder: Folder) -> Html:
     )
     commands = f"sidestep certify {path}\nsidestep export {path} policy.py\nsidestep report {folder.path.as_posix()}\n"
     return join([paragraph("In Python:"), code(snippet), paragraph("On the command line:"), code(commands)])
+
+
+WORDS = {
+    "run, trajectory, rollout": "one course of events from start to end: states, actions and rewards, step by step.",
+    "return": "the sum of the rewards of a run; the more the better.",
+    "category": "how bad the side effects of a run were, as the expert who labels it sees them.",
+    "constraint": "a limit on how often a category may occur: none>=0.95 asks for it in at least 95 of 100 runs.",
+    "certified": "proved by an audit: the bound of the constraint holds with the confidence that is told.",
+    "audit": "fresh runs of the final policy, labelled by the expert, that no decision had seen before.",
+    "confidence": "how often such a proof is right: at 95 % at most one in twenty would be wrong.",
+    "before": "a policy of the first round that ignores side effects.",
+    "safety model": "what was learned from the labels: it predicts the category of a run, step by step.",
+    "blame": "by how much each step of a run adds to the prediction that it is bad.",
+    "round": "learn from all labels, plan against what was learned, ask about the runs of these plans.",
+    "multiplier": "how much return the planner gives up for a little less of what a constraint limits.",
+    "accuracy, log loss, ECE": "how good the safety model is on runs that it has not learned from: how often its "
+    "likeliest category is right, how surprised it is, and how far its probabilities are from the frequencies.",
+}
+
+
+def words() -> Html:
+    """What the terms of the page mean."""
+    return facts(WORDS.items())

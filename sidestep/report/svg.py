@@ -8,10 +8,6 @@ from html import escape
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.figure import Figure
 
@@ -55,9 +51,13 @@ STYLE: Any = {  # matplotlib's own type lists every name
 }
 
 
+GROUND: Any = {"figure.facecolor": "white", "axes.facecolor": "white", "savefig.transparent": False}
+
+
 @contextlib.contextmanager
-def style() -> Iterator[None]:
-    with matplotlib.rc_context(STYLE):
+def style(*, ground: bool = False) -> Iterator[None]:
+    """How figures look; with `ground` on white, where nobody knows what they will stand on."""
+    with matplotlib.rc_context(STYLE | GROUND if ground else STYLE):
         yield
 
 
@@ -66,7 +66,6 @@ def svg(name: str, words: str, figure: Figure) -> Html:
     buffer = io.StringIO()
     with style():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    plt.close(figure)
     text = buffer.getvalue()
     for part in ("metadata", "style"):
         text = re.sub(rf"\s*<{part}\b.*?</{part}>", "", text, flags=re.DOTALL)

@@ -10,7 +10,11 @@ from sidestep.core.errors import Infeasible, InputError
 from sidestep.core.model import FiniteModel, FinitePart, Model, is_finite
 from sidestep.core.records import JsonObject
 from sidestep.finite.graph import policy_matrix
+from sidestep.finite.horizon import Limit as Bounded
+from sidestep.finite.horizon import horizon_optimum
 from sidestep.finite.occupancy import Bound, occupancy_lp
+from sidestep.finite.runs import prospect
+from sidestep.finite.tabular import horizon_policy
 from sidestep.finite.values import evaluate, from_start, value_iteration
 from sidestep.labels.rules import Rule
 from sidestep.labels.store import single_steps
@@ -29,6 +33,9 @@ class Limit:
     value: float | None
     side_effects: dict[str, float]
     reason: str = ""
+    horizon: int | None = None  # runs of so many steps; None: until an end is reached
+    chances: dict[str, float] | None = None  # of a run's worst step being of each category, where that is its own
+    ended: float | None = None  # chance that an end is reached within the horizon
 
     def to_json(self) -> JsonObject:
         found: JsonObject = {
@@ -38,6 +45,8 @@ class Limit:
             "return": self.value,
             "side_effects": self.side_effects,
         }
+        if self.horizon is not None:
+            found |= {"horizon": self.horizon, "chances": self.chances, "ended": self.ended}
         return found | {"reason": self.reason} if self.reason else found
 
 
@@ -55,6 +64,15 @@ def require_finite(model: Model) -> FiniteModel:
 
 def side_effects(model: FiniteModel, rule: Rule) -> dict[str, np.ndarray]:
     """For each category but the best: in which pairs (N, A) the rule sees it; and, if it has one, the penalty."""
+    category = step_table(model, rule)
+    tables = {name: (category == index).astype(float) for index, name in enumerate(step_names(rule)[1:], start=1)}
+    if rule.penalties:
+        tables[PENALTY] = np.asarray(rule.penalties, float)[category]
+    return tables
+
+
+def step_table(model: FiniteModel, rule: Rule) -> np.ndarray:
+    """The category of each pair (N, A) by the rule."""
     finite = model.finite
     if rule.step_categories is None:
         raise InputError(
@@ -65,15 +83,12 @@ def side_effects(model: FiniteModel, rule: Rule) -> dict[str, np.ndarray]:
         np.repeat(finite.encoding, actions, axis=0), np.tile(np.eye(actions), (states, 1)), finite.reward.ravel()
     )
     category = np.asarray(rule.step_categories(pairs)).reshape(states, actions)
-    tables = {name: (category == index).astype(float) for index, name in enumerate(_harmful(rule), start=1)}
-    if rule.penalties:
-        tables[PENALTY] = np.asarray(rule.penalties, float)[category]
-    return tables
+    return np.minimum(category, len(step_names(rule)) - 1)
 
 
-def _harmful(rule: Rule) -> tuple[str, ...]:
-    """Names of step categories other than the best; a rule whose trajectories are judged otherwise has its own."""
-    return rule.scale.categories[1:] if rule.penalties else ("dangerous",)
+def step_names(rule: Rule) -> tuple[str, ...]:
+    """Names of the categories of steps; a rule whose trajectories are judged otherwise has its own."""
+    return rule.scale.categories if rule.penalties else ("harmless", "dangerous")
 
 
 def best_return(
@@ -98,6 +113,23 @@ def best_return(
         return Limit(constraints, discount, None, {}, str(error))
     expected = {name: from_start(finite, evaluate(finite, policy, t, discount=discount)) for name, t in tables.items()}
     return Limit(constraints, discount, value, expected)
+
+
+def best_in_horizon(model: FiniteModel, rule: Rule, limits: Sequence[Bounded]) -> Limit:
+    """The best return in runs of the model's horizon within the limits, and what a policy that earns it does."""
+    category, horizon = step_table(model, rule), model.spec.horizon
+    names = step_names(rule)
+    texts = tuple(f"{limit.name}<={limit.limit:g}" for limit in limits)
+    try:
+        optimum = horizon_optimum(model.finite, horizon, category, limits)
+    except Infeasible as error:
+        return Limit(texts, 1.0, None, {}, str(error), horizon)
+    found = prospect(model, horizon_policy(optimum, model), category, len(names))
+    numbers = dict(zip(names[1:], found.numbers[1:].tolist(), strict=True))
+    if rule.penalties:
+        numbers[PENALTY] = float(np.asarray(rule.penalties, float) @ found.numbers)
+    chances = dict(zip(names, found.chances.tolist(), strict=True)) if rule.markovian else None
+    return Limit(texts, 1.0, optimum.value, numbers, "", horizon, chances, optimum.ended)
 
 
 def over_horizon(

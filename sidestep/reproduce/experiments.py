@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sidestep.cluster.jobs import Job
 from sidestep.core.errors import InputError
 from sidestep.models.domains import all_domains, domain_of_file
 from sidestep.models.domains.boxpushing.model import Boxpushing
 from sidestep.models.domains.driving.model import Driving
 from sidestep.models.grids import built_in_maps
 from sidestep.reproduce.grid_work import Approval, GridLimits, Judge, PairClassifier, PlanGrid
-from sidestep.reproduce.jobs import Job
 from sidestep.reproduce.trajectory_work import PlanContinuous, TrajectoryClassifier
 
 GRIDS = {"boxpushing": Boxpushing, "driving": Driving}

@@ -10,8 +10,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from sidestep.cluster.jobs import Figures, Jobs
 from sidestep.reproduce.experiments import CONTINUOUS_METHODS, GridMap, Size, continuous_job, grid_job
-from sidestep.reproduce.jobs import Figures, Jobs
 from sidestep.reproduce.tables import last_tests
 from sidestep.runtime.files import save_picture
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sidestep.certification.evaluation import evaluate
+from sidestep.cluster.jobs import Figures
 from sidestep.core.constraints import parse_constraints
 from sidestep.core.model import Model, Policy
 from sidestep.core.records import JsonObject, to_json
@@ -21,7 +22,6 @@ from sidestep.models.grids import Grid
 from sidestep.planning.plan import Planner
 from sidestep.policies.networks import NetworkPolicy
 from sidestep.reproduce.exact import PENALTY, best_return, over_horizon, policy_table, side_effects
-from sidestep.reproduce.jobs import Figures
 from sidestep.reproduce.markov_ha_s import markov_ha_s, random_queries
 from sidestep.reproduce.methods import settings_of
 from sidestep.safety.base import SafetyModel, predict

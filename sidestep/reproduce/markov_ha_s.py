@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sidestep.core.errors import InputError
 from sidestep.core.model import FiniteModel, Trajectory
 from sidestep.finite.graph import reachable
 from sidestep.finite.lexicographic import lexicographic, lexicographic_lp
@@ -81,7 +82,10 @@ def price_of_safety(model: Grid, rule: Rule) -> float:
 
 def predicted_penalty(model: Grid, answers: Answers, penalty: float, seed: int) -> np.ndarray:
     """The forest's penalty of every pair (N, A): 0 where the expert approves, `penalty` where not."""
-    from sklearn.ensemble import RandomForestRegressor  # takes a second
+    try:
+        from sklearn.ensemble import RandomForestRegressor  # an extra, and takes a second
+    except ImportError:
+        raise InputError("needs scikit-learn; pip install 'sidestep[reproduce]'", place="Markov-HA-S") from None
 
     states, actions = model.finite.reward.shape
     features, choices = state_features(model), np.eye(actions)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sidestep.cluster.jobs import Figures, Jobs, command, commit
 from sidestep.models.domains import all_domains
 from sidestep.reproduce.experiments import (
     CONTINUOUS_METHODS,
@@ -24,7 +25,6 @@ from sidestep.reproduce.experiments import (
     limit_job,
     non_markov_job,
 )
-from sidestep.reproduce.jobs import Figures, Jobs, command, commit
 from sidestep.reproduce.printed import CONTINUOUS, TABLE_1
 from sidestep.runtime.files import atomic_write
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sidestep.cluster.jobs import Figures
 from sidestep.core.constraints import parse_constraints
 from sidestep.core.model import Model, Policy, rollout
 from sidestep.core.records import to_json
@@ -17,7 +18,6 @@ from sidestep.planning.plan import Planner
 from sidestep.planning.rows import PlanRow
 from sidestep.reproduce.data import learning_trajectories
 from sidestep.reproduce.grid_work import FITTING, JUDGING, PLANNING, stream
-from sidestep.reproduce.jobs import Figures
 from sidestep.reproduce.methods import settings_of
 from sidestep.safety.config import FitConfig
 from sidestep.safety.fit import fit

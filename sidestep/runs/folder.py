@@ -50,7 +50,8 @@ class Run:
         config.json comes last and makes it a run.
         """
         run = cls(path)
-        inputs, copies = copied(config.model, config.rule)
+        referenced = ("" if "model" in config.live else config.model, None if "expert" in config.live else config.rule)
+        inputs, copies = copied(*referenced)
         config = replace(config, version=__version__, inputs=inputs)
         new = not path.exists()
         with writing(path):

@@ -48,6 +48,21 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether another process works on this run now."""
+    file = folder / LOCK
+    if not file.exists():
+        return False
+    descriptor = _open(file)
+    try:
+        _take(descriptor, file)
+    except InputError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _open(file: Path) -> int:
     """No link is followed, and nothing but a plain file is opened for long."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

@@ -56,6 +56,10 @@ class RunConfig:
     settings: JsonObject = field(default_factory=dict)  # of the planner; of the campaign, where it is one
     planning: JsonObject = field(default_factory=dict)  # of a campaign's planner
     inputs: dict[str, Copy] | None = None  # for each file as the references name it, its copy
+    live: tuple[Literal["model", "expert"], ...] = ()  # what was a Python object, and has no reference
+    store: str | None = None  # the label store, where it is not the run's own
+    loosest: tuple[str, ...] = ()  # constraints of a sweep, for whose tolerances these rounds are
+    forked: bool = False  # whether the rounds were those of a sweep
 
     def __post_init__(self) -> None:
         if self.format not in READS:

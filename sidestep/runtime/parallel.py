@@ -29,6 +29,8 @@ def map_stack(run: Callable[[Tree], Result], stack: Tree, *, compiled: bool) -> 
     """
     parts = _parts(stack)
     done = [] if compiled else [run(parts[0])]
+    if jax.device_count() > 1:  # each part is on all of them, and programs that wait for one another must not overtake
+        return _stacked(*done, *(jax.block_until_ready(run(part)) for part in parts[len(done) :]))
     return _stacked(*done, *_workers.map(lambda part: jax.block_until_ready(run(part)), parts[len(done) :]))
 
 

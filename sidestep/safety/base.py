@@ -20,6 +20,7 @@ from sidestep.core.errors import InputError
 from sidestep.core.model import Trajectory
 from sidestep.runtime.compilation import jit_balanced
 from sidestep.safety.recurrent import PRECISION
+from sidestep.safety.windows import Windows
 
 States = Float[Array, "*batch time state"]
 Actions = Float[Array, "*batch time action"]
@@ -66,11 +67,20 @@ class Calibration(Frozen):
     def identity(cls) -> Self:
         return cls(*(jnp.zeros((), PRECISION) for _ in fields(cls)))
 
+    @classmethod
+    def grid(cls) -> Self:
+        """Some that a fit may end with, stacked, from no change to far less sure."""
+        return jax.tree.map(lambda leaf: leaf[None], cls.identity())
+
 
 class Temperature(Calibration):
     """log softmax(logits / temperature): more or less sure, in the same order."""
 
-    log_temperature: Float[Array, ""]
+    log_temperature: Float[Array, "*grid"]
+
+    @classmethod
+    def grid(cls) -> Self:
+        return cls(jnp.log(jnp.asarray((1.0, 1.5, 2.5, 4.0, 6.0, 10.0), PRECISION)))
 
     def __call__(self, logits: Float[Array, "*batch categories"]) -> Float[Array, "*batch categories"]:
         return jax.nn.log_softmax(logits * jnp.exp(-self.log_temperature))
@@ -86,6 +96,10 @@ class Layers:
     dropout: float | None = None
     encoder: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
+    statistic: str | None = None
+    limit: int | None = None
+    alike: tuple[int, ...] | None = None
+    hazards: int | None = None
 
     @property
     def given(self) -> dict[str, int | float | str | tuple[int, ...]]:
@@ -150,10 +164,31 @@ class SafetyModel(eqx.Module):
         return eqx.tree_at(lambda model: model.calibration, self, calibration)
 
     def learn(
-        self, states: States, actions: Actions, length: Lengths, key: PRNGKeyArray
+        self, states: States, actions: Actions, length: Lengths, key: PRNGKeyArray | None
     ) -> tuple[Float[Array, "*batch categories"], PyTree]:
         """Log-probabilities in training, and the running statistics of the data after this batch, if it keeps any."""
         return self.log_probabilities(states, actions, length, key), ()
+
+    def learn_marked(
+        self, states: States, actions: Actions, length: Lengths, windows: Windows, key: PRNGKeyArray | None
+    ) -> tuple[Float[Array, "*batch categories"], Float[Array, "*batch"], PyTree]:
+        """As `learn`, and in between: log P(category, and each severity first reached in its window).
+
+        Where hazards do not add up over the steps, each mark labels two prefixes: the one up to its window is not yet
+        of its severity, the one with its window is.
+        """
+        log_probabilities, statistics = self.learn(states, actions, length, key)
+        category = jnp.sum(windows.last < length[..., None], axis=-1, keepdims=True)
+        total = jnp.take_along_axis(log_probabilities, category, axis=-1)[..., 0]
+        for level in range(self.categories - 1):
+            first, last, marked = (part[..., level] for part in windows)
+            below, _ = self.learn(states, actions, first, key)
+            reached, _ = self.learn(states, actions, last + 1, key)
+            below, reached = (
+                jax.nn.logsumexp(log, axis=-1) for log in (below[..., : level + 1], reached[..., level + 1 :])
+            )
+            total += jnp.where(marked & (first > 0), below, 0.0) + jnp.where(marked, reached, 0.0)
+        return log_probabilities, total, statistics
 
     def with_statistics(self, statistics: PyTree) -> Self:
         return self

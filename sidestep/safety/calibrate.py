@@ -16,24 +16,28 @@ M = TypeVar("M", bound=SafetyModel)
 PRIOR = 1.0  # strength of the belief in "no change", in held-out trajectories at one unit of log-temperature
 
 
-def calibrate(model: M, evidence: Evidence, categories: Int[np.ndarray, " batch"]) -> M:
+def calibrate(
+    model: M,
+    evidence: Evidence,
+    categories: Int[np.ndarray, " batch"],
+    likelihood: Float[np.ndarray, "batch categories"] | None = None,
+) -> M:
     """`model` with the calibration under which these categories, of trajectories of this evidence, are most likely.
 
     minimise  sum_i -log P(category_i) + PRIOR / 2 |theta|^2,  theta = 0 being the network as it is: the prior keeps a
-    perfect score on a few trajectories from making the model infinitely sure.
+    perfect score on a few trajectories from making the model infinitely sure. Where annotators err, P(category_i) is
+    sum_t P(t) likelihood_i[t].
     """
     from scipy.optimize import minimize  # slow to import
 
     start, unflatten = ravel_pytree(type(model.calibration).identity())
-    padded = np.full(jax.tree.leaves(evidence)[0].shape[0], -1)
-    padded[: len(categories)] = categories
+    weights = np.zeros((jax.tree.leaves(evidence)[0].shape[0], model.categories), np.float32)
+    weights[: len(categories)] = np.eye(model.categories)[categories] if likelihood is None else likelihood
+    said = jnp.asarray(weights)
 
     def objective(theta: np.ndarray) -> float:
         calibration = unflatten(jnp.asarray(theta, start.dtype))
-        return (
-            float(_log_loss(model.with_calibration(calibration), evidence, jnp.asarray(padded)))
-            + PRIOR / 2 * theta @ theta
-        )
+        return float(_log_loss(model.with_calibration(calibration), evidence, said)) + PRIOR / 2 * theta @ theta
 
     found = minimize(objective, np.zeros(start.size), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3})
     return model.with_calibration(unflatten(jnp.asarray(found.x, start.dtype)))
@@ -44,7 +48,8 @@ def uncalibrated(model: M) -> M:
 
 
 @jit_balanced
-def _log_loss(model: SafetyModel, evidence: Evidence, categories: Array) -> Float[Array, ""]:
-    """Sum over the rows whose category is not -1, which is padding."""
-    of_truth = jnp.take_along_axis(model.conclude(evidence), jnp.maximum(categories, 0)[:, None], axis=1)[:, 0]
-    return -jnp.sum(jnp.where(categories >= 0, of_truth, 0.0))
+def _log_loss(model: SafetyModel, evidence: Evidence, said: Float[Array, "batch categories"]) -> Float[Array, ""]:
+    """Sum of -log sum_t P(t) said_t over the rows that are not padding, which has zeros."""
+    log_said = jnp.where(said > 0, jnp.log(jnp.where(said > 0, said, 1.0)), -jnp.inf)
+    of_said = jax.nn.logsumexp(model.conclude(evidence) + log_said, axis=1)
+    return -jnp.sum(jnp.where(jnp.any(said > 0, axis=1), of_said, 0.0))

@@ -28,6 +28,7 @@ class FitConfig:
         least=0,
         most=1,
     )
+    slack: int = option(1, "A marked step may be off by so many steps, either way.", least=0, most=10**6)
     held_out: float = option(
         0.2, "Share kept for early stopping, calibration and the report; 0: none of the three.", least=0, below=1
     )
@@ -42,7 +43,7 @@ class FitConfig:
 
 def fit_settings(kind: str) -> FitConfig:
     """What works best for a safety model of this kind."""
-    if kind == "hazard":
+    if kind in ("hazard", "families"):
         # A few hundred labels hold few mistakes, and calibration is read from mistakes: hence so many are held out.
         return FitConfig(
             steps=2500, learning_rate=1e-2, patience=8, sparsity=0.003, average=0.98, bootstrap=False, held_out=0.3

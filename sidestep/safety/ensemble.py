@@ -58,56 +58,56 @@ class Ensemble(SafetyModel):
         return eqx.tree_at(lambda model: model.members, self, members)
 
     def with_standardisation(self, standardisation):
-        return self.with_members(self._each(lambda member: member.with_standardisation(standardisation)))
+        return self.with_members(self.each(lambda member: member.with_standardisation(standardisation)))
 
     def with_calibration(self, calibration):
-        return self.with_members(self._each(lambda member: member.with_calibration(calibration)))
+        return self.with_members(self.each(lambda member: member.with_calibration(calibration)))
 
     def evidence(self, states, actions, length, key=None):
         """A tuple, one entry for each member."""
         keys = None if key is None else jax.random.split(key, self.size)
-        stacked = self._each(lambda member, own: member.evidence(states, actions, length, own), keys)
+        stacked = self.each(lambda member, own: member.evidence(states, actions, length, own), keys)
         return tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(self.size))
 
     def conclude(self, evidence):
-        return self._mean_log(self._conclude_each(evidence))
+        return self._mean_log(self.conclude_each(evidence))
 
     def log_survival(self, states, actions, length):
-        return self._mean_log(self._each(lambda member: member.log_survival(states, actions, length)))
+        return self._mean_log(self.each(lambda member: member.log_survival(states, actions, length)))
 
     def expected_counts(self, states, actions, length):
-        return jnp.mean(self._each(lambda member: member.expected_counts(states, actions, length)), axis=0)
+        return jnp.mean(self.each(lambda member: member.expected_counts(states, actions, length)), axis=0)
 
     def disagreement(self, states: States, actions: Actions, length: Lengths) -> Float[Array, "*batch"]:
         """Mutual information of category and member, H(mean p) - mean H(p) in nats: what a label would settle."""
-        each = self._conclude_each(self.evidence(states, actions, length))
+        each = self.conclude_each(self.evidence(states, actions, length))
         return jnp.maximum(entropy(self._mean_log(each)) - jnp.mean(entropy(each), axis=0), 0.0)
 
     def blame_weights(self, states, actions, length, severity):
-        return jnp.mean(self._each(lambda member: member.blame_weights(states, actions, length, severity)), axis=0)
+        return jnp.mean(self.each(lambda member: member.blame_weights(states, actions, length, severity)), axis=0)
 
     def start(self):
-        return self._each(lambda member: member.start())
+        return self.each(lambda member: member.start())
 
     def advance(self, memory, state, action):
-        return self._each(lambda member, own: member.advance(own, state, action), memory)
+        return self.each(lambda member, own: member.advance(own, state, action), memory)
 
     def risk(self, memory):
-        return jnp.mean(self._each(lambda member, own: member.risk(own), memory), axis=0)
+        return jnp.mean(self.each(lambda member, own: member.risk(own), memory), axis=0)
 
     def features(self, memory):
-        return self._each(lambda member, own: member.features(own), memory).reshape(-1)
+        return self.each(lambda member, own: member.features(own), memory).reshape(-1)
 
     def member(self, index: int) -> SafetyModel:
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.members)
 
-    def _each(self, function: Callable[..., PyTree], *own: PyTree) -> PyTree:
+    def each(self, function: Callable[..., PyTree], *own: PyTree) -> PyTree:
         """`function` of every member and of what is its own, stacked."""
         return eqx.filter_vmap(function)(self.members, *own)
 
-    def _conclude_each(self, evidence: Sequence[Evidence]) -> Float[Array, "member *batch categories"]:
+    def conclude_each(self, evidence: Sequence[Evidence]) -> Float[Array, "member *batch categories"]:
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *evidence)
-        return self._each(lambda member, own: member.conclude(own), stacked)
+        return self.each(lambda member, own: member.conclude(own), stacked)
 
     def _mean_log(self, logs: Float[Array, "member *shape"]) -> Float[Array, "*shape"]:
         return jax.nn.logsumexp(logs, axis=0) - jnp.log(jnp.asarray(self.size, logs.dtype))

@@ -17,6 +17,7 @@ from sidestep.core.model import Trajectory
 from sidestep.runtime.compilation import jit_fast_compile
 from sidestep.runtime.parallel import map_stack
 from sidestep.safety.base import (
+    Calibration,
     SafetyModel,
     Standardisation,
     bucket,
@@ -30,11 +31,13 @@ from sidestep.safety.calibrate import calibrate, uncalibrated
 from sidestep.safety.config import FitConfig
 from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.report import FitReport, Scores, scores
+from sidestep.safety.windows import Windows, windows_of
 
 M = TypeVar("M", bound=SafetyModel)
 
 WARMUP = 0.02  # share of the steps in which the step size rises from nothing
 CLIP = 1.0  # largest norm of a gradient
+IMPOSSIBLE = 1e-6  # what an answer's likelihood is at least
 
 
 class Rows(NamedTuple):
@@ -44,6 +47,8 @@ class Rows(NamedTuple):
     actions: Float[Array, "rows time action"]
     length: Int[Array, " rows"]
     categories: Int[Array, " rows"]
+    windows: Windows | None  # when each severity was reached; None: nobody marked anything
+    likelihood: Float[Array, "rows categories"] | None  # P(what was said | truth); None: labels are the truth
 
 
 class Labelled(NamedTuple):
@@ -51,11 +56,24 @@ class Labelled(NamedTuple):
 
     trajectory: Trajectory
     categories: Int[np.ndarray, " batch"]
+    windows: Windows | None
+    likelihood: Float[np.ndarray, "batch categories"] | None
     room: int
+
+    def part(self, rows: np.ndarray, room: int) -> "Labelled":
+        windows, likelihood = jax.tree.map(lambda leaf: leaf[rows], (self.windows, self.likelihood))
+        return Labelled(self.trajectory[rows], self.categories[rows], windows, likelihood, room)
 
     def rows(self) -> Rows:
         trajectory, count = self.trajectory, max(len(self.categories), self.room)
-        parts = (trajectory.states, trajectory.actions, trajectory.length, self.categories)
+        parts = (
+            trajectory.states,
+            trajectory.actions,
+            trajectory.length,
+            self.categories,
+            self.windows,
+            self.likelihood,
+        )
         return Rows(*pad_rows(parts, bucket(count)))
 
 
@@ -88,22 +106,29 @@ def fit(
     key: PRNGKeyArray,
     progress: Callable[[Progress], None] = lambda progress: None,
     *,
+    marks: Int[np.ndarray, "batch levels"] | None = None,
+    likelihood: Float[np.ndarray, "batch categories"] | None = None,
     room: int = 0,
 ) -> tuple[M, FitReport]:
     """The model of largest likelihood on these labels, and how good it is on those that were held out.
 
     A model that was fitted before is continued: its parameters and standardisation stay, its optimiser is fresh.
-    Members of an ensemble are fitted in parallel. The same key gives the same result. `room` is the number of labels
-    that there may be one day: fits up to it share their compiled program.
+    Members of an ensemble are fitted in parallel. The same key gives the same result. `marks` says at which step each
+    severity (each category but the first) was first reached, -1 where nobody said. Where annotators err, `likelihood`
+    says how likely their answers are for each true category, up to a factor. `room` is the number of labels that
+    there may be one day: fits up to it share their compiled program.
     """
     began = time.perf_counter()
     trajectory, categories = jax.tree.map(np.asarray, trajectory), np.asarray(categories)
     check_labels(model, trajectory, categories)
+    windows = _windows(model, marks, categories, np.asarray(trajectory.length), config.slack)
     split_key, draw_key, dropout_key = jax.random.split(key, 3)
     train_rows, held_rows = split(categories, config.held_out, generator(split_key))
     held_room = round(room * config.held_out)
-    train = Labelled(trajectory[train_rows], categories[train_rows], room - held_room)
-    held = Labelled(trajectory[held_rows], categories[held_rows], held_room) if len(held_rows) else None
+    noisy = None if likelihood is None else np.asarray(likelihood, np.float32)
+    every = Labelled(trajectory, categories, windows, noisy, room)
+    train = every.part(train_rows, room - held_room)
+    held = every.part(held_rows, held_room) if len(held_rows) else None
 
     if float(model.standardisation.seen) == 0.0:
         model = model.with_standardisation(Standardisation.of(train.trajectory))
@@ -113,6 +138,7 @@ def fit(
     return model, FitReport(
         train=len(train_rows),
         held_out=len(held_rows),
+        marks=0 if windows is None else int(windows.marked.sum()),
         category_counts=tuple(np.bincount(categories, minlength=model.categories).tolist()),
         steps=looks[-1].step,
         best_steps=best_steps,
@@ -139,7 +165,8 @@ def _maximise(
     """The best model by the held-out loss, after how many steps each member had it, and what every look showed."""
     rates, looks = learning_rates(config), list[Progress]()
     state = _start_members(model.members) if isinstance(model, Ensemble) else _start(model)
-    shared = (train.rows(), held.rows() if held else None, draws.correction, config.sparsity, config.average)
+    judge = calibrated_loss if config.calibrate and train.windows is not None else held_out_loss
+    shared = (train.rows(), held.rows() if held else None, draws.correction, config.sparsity, config.average, judge)
     for look, chunk in enumerate(rates):
         keys = jax.random.split(jax.random.fold_in(key, look), draws.shape(len(chunk)))
         own = (state, keys, draws(len(chunk)))
@@ -165,7 +192,7 @@ def _calibrated(model: M, held: Labelled, wanted: bool) -> tuple[M, Scores, Scor
     truth = held.categories
     evidence = evidence_of(model, held.trajectory, held.room)
     before = scores(probabilities_of(model, evidence, len(truth)), truth)
-    model = calibrate(model, evidence, truth) if wanted else model
+    model = calibrate(model, evidence, truth, held.likelihood) if wanted else model
     return model, before, scores(probabilities_of(model, evidence, len(truth)), truth)
 
 
@@ -196,6 +223,23 @@ def check_labels(model: SafetyModel, trajectory: Trajectory, categories: np.ndar
         raise InputError(
             "a labelled trajectory has a state, an action or a reward that is not a finite number; leave it out"
         )
+
+
+def _windows(
+    model: SafetyModel, marks: np.ndarray | None, categories: np.ndarray, length: np.ndarray, slack: int
+) -> Windows | None:
+    """When severities were reached; None where nobody marked anything, and the category is all there is."""
+    if marks is None:
+        return None
+    marks = np.asarray(marks)
+    if marks.shape != (len(categories), model.categories - 1) or marks.dtype.kind not in "iu":
+        raise InputError(
+            f"marks are whole numbers, one for each trajectory and severity: shape "
+            f"{(len(categories), model.categories - 1)}, not {marks.dtype} of shape {marks.shape}"
+        )
+    if np.any(marks >= length[:, None]):
+        raise InputError("a mark lies after the end of its trajectory; steps count from 0")
+    return windows_of(marks, categories, length, slack) if np.any(marks >= 0) else None
 
 
 def generator(key: PRNGKeyArray) -> np.random.Generator:
@@ -267,10 +311,69 @@ def row_norms(weight: Float[Array, "input units"]) -> Float[Array, ""]:
     return jnp.sum(jnp.sqrt(jnp.sum(jnp.square(weight), axis=1) + 1e-8))
 
 
+def marks_loss(
+    log_probabilities: Float[Array, "batch categories"], log_joint: Float[Array, " batch"], rows: Rows
+) -> Float[Array, ""]:
+    """Mean of -log P(marks | category), over all rows; those without marks add nothing."""
+    assert rows.windows is not None
+    of_truth = jnp.take_along_axis(log_probabilities, rows.categories[:, None], axis=1)[:, 0]
+    return -jnp.mean(jnp.where(jnp.any(rows.windows.marked, axis=1), log_joint - of_truth, 0.0))
+
+
+def erring_loss(
+    log_probabilities: Float[Array, "batch categories"],
+    log_joint: Float[Array, " batch"] | None,
+    rows: Rows,
+    correction: Array,
+) -> Float[Array, ""]:
+    """Mean of -log sum_t P(t | drawn) P(what was said | t): the truth is not known, and every category may be it.
+
+    Marks belong to the category that was said. If another one is the truth they are slips, anywhere in the trajectory.
+    """
+    drawn = jax.nn.log_softmax(log_probabilities + jnp.broadcast_to(correction, log_probabilities.shape))
+    terms = drawn + log_said(rows)
+    if log_joint is not None:
+        assert rows.windows is not None
+        of_said = jnp.take_along_axis(log_probabilities, rows.categories[:, None], axis=1)[:, 0]
+        first, last, marked = rows.windows
+        wide = jnp.log((last - first + 1) / jnp.maximum(rows.length, 1)[:, None])
+        slips = jnp.sum(jnp.where(marked, jnp.minimum(wide, 0.0), 0.0), axis=1)
+        marks = jnp.where(jnp.any(marked, axis=1), log_joint - of_said, 0.0)
+        said = jax.nn.one_hot(rows.categories, terms.shape[1], dtype=bool)
+        terms = terms + jnp.where(said, marks[:, None], slips[:, None])
+    return -jnp.mean(jax.nn.logsumexp(terms, axis=1))
+
+
+def log_said(rows: Rows) -> Float[Array, "rows categories"]:
+    """log P(what was said | truth)."""
+    assert rows.likelihood is not None
+    return jnp.log(jnp.maximum(rows.likelihood, IMPOSSIBLE))
+
+
+def calibrated_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
+    """The held-out loss under the best of some calibrations, since a fit ends with one.
+
+    Marks soon make a model right about most trajectories and too sure of all. Judged as it is, it would be stopped long
+    before it is at its best (`benchmarks/marks.py`).
+    """
+    evidence = in_chunks(lambda rows: model.evidence(*rows), held[:3])
+
+    def loss(calibration: Calibration) -> Float[Array, ""]:
+        return _mean_said(model.with_calibration(calibration).conclude(evidence), held)
+
+    return jnp.min(jax.vmap(loss)(type(model.calibration).grid()))
+
+
 def held_out_loss(model: SafetyModel, held: Rows) -> Float[Array, ""]:
-    """Mean of -log P(category); padding has length 0 and does not count."""
-    log_probabilities = in_chunks(lambda rows: model.log_probabilities(*rows), held[:3])
-    of_truth = jnp.take_along_axis(log_probabilities, held.categories[:, None], axis=1)[:, 0]
+    """Mean of -log P(category), or of what was said; padding has length 0 and does not count."""
+    return _mean_said(in_chunks(lambda rows: model.log_probabilities(*rows), held[:3]), held)
+
+
+def _mean_said(log_probabilities: Float[Array, "rows categories"], held: Rows) -> Float[Array, ""]:
+    if held.likelihood is None:
+        of_truth = jnp.take_along_axis(log_probabilities, held.categories[:, None], axis=1)[:, 0]
+    else:
+        of_truth = jax.nn.logsumexp(log_probabilities + log_said(held), axis=1)
     real = held.length > 0
     return -jnp.sum(jnp.where(real, of_truth, 0.0)) / jnp.sum(real, dtype=of_truth.dtype)
 
@@ -288,11 +391,11 @@ def _start(model: SafetyModel) -> Member:
 def _run(
     own: tuple[Member, Key[Array, " steps"], Int[Array, "steps batch"]],
     rates: Float[Array, " steps"],
-    shared: tuple[Rows, Rows | None, Array, float, float],
+    shared: tuple[Rows, Rows | None, Array, float, float, Callable[[SafetyModel, Rows], Float[Array, ""]]],
 ) -> tuple[Member, Float[Array, ""], Float[Array, ""]]:
     """One minibatch for each rate, then a look at the held-out trajectories; a member's `own` state, keys and draws."""
     state, keys, draws = own
-    train, held, correction, sparsity, decay = shared
+    train, held, correction, sparsity, decay, judge = shared
 
     def minibatch(carry, inputs):
         model, average, memory = carry
@@ -302,8 +405,16 @@ def _run(
 
         def loss(parameters):
             model = eqx.combine(parameters, rest)
-            log_probabilities, statistics = model.learn(*drawn[:3], key)
-            likelihood = mean_loss(log_probabilities, drawn.categories, correction)
+            if drawn.windows is None:
+                log_probabilities, statistics = model.learn(*drawn[:3], key)
+                joint = None
+            else:
+                log_probabilities, joint, statistics = model.learn_marked(*drawn[:3], drawn.windows, key)
+            if drawn.likelihood is not None:
+                likelihood = erring_loss(log_probabilities, joint, drawn, correction)
+            else:
+                likelihood = mean_loss(log_probabilities, drawn.categories, correction)
+                likelihood += 0.0 if joint is None else marks_loss(log_probabilities, joint, drawn)
             return likelihood + sparsity * row_norms(model.input_weight), (statistics, likelihood)
 
         (_, (statistics, value)), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
@@ -316,7 +427,7 @@ def _run(
     start = (state.model, state.average, state.optimiser)
     (model, average, memory), losses = jax.lax.scan(minibatch, start, (rates, draws, keys))
     step = state.step + rates.shape[0]
-    held_loss = jnp.asarray(jnp.nan) if held is None else held_out_loss(average, held)
+    held_loss = jnp.asarray(jnp.nan) if held is None else judge(average, held)
     better = held_loss < state.best_loss
     best, best_loss, best_step = jax.tree.map(
         lambda new, old: jnp.where(better, new, old),

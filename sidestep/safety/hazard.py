@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sidestep.safety.base import Actions, Lengths, States, real_steps
+from sidestep.safety.event_times import log_likelihood
 from sidestep.safety.recurrent import PRECISION, Shape, affine, dropout, uniform
 from sidestep.safety.recurrent_model import RecurrentModel
 from sidestep.safety.survival import Hazards, Stretch, category_log_probabilities, nested
@@ -40,10 +41,14 @@ class HazardModel(RecurrentModel):
 
     def evidence(self, states, actions, length, key=None):
         """The hazards summed over the steps, H^k = sum_t c_t^k."""
-        return jax.tree.map(lambda part: jnp.sum(part, axis=-2), self.hazards(states, actions, length, key))
+        return _summed(self.hazards(states, actions, length, key))
 
     def conclude(self, evidence):
         return category_log_probabilities(self.calibration(evidence))
+
+    def learn_marked(self, states, actions, length, windows, key):
+        steps = self.hazards(states, actions, length, key)
+        return self.conclude(_summed(steps)), log_likelihood(steps, length, windows), ()
 
     def blame_weights(self, states, actions, length, severity):
         """The step's own hazard."""
@@ -68,3 +73,7 @@ class HazardModel(RecurrentModel):
 
     def _step_hazards(self, outputs: Float[Array, "*batch units"]) -> Hazards:
         return nested(affine(outputs, self.head_weight, self.head_bias))
+
+
+def _summed(steps: Hazards) -> Hazards:
+    return jax.tree.map(lambda part: jnp.sum(part, axis=-2), steps)

@@ -16,15 +16,37 @@ from sidestep.runtime.compilation import jit_fast_compile
 from sidestep.runtime.serialisation import damaged, load_tree, read_header, require_room, save_tree
 from sidestep.safety.base import Layers, SafetyModel
 from sidestep.safety.classifier import Classifier
+from sidestep.safety.counted import CountedEvents
 from sidestep.safety.ensemble import Ensemble
+from sidestep.safety.families import Families
 from sidestep.safety.hazard import HazardModel
 from sidestep.safety.markov import MarkovClassifier
 from sidestep.safety.share import ShareModel
 
 FORMAT = 1
 KINDS: dict[str, Callable[..., SafetyModel]] = {
-    model.kind: model for model in (Classifier, HazardModel, MarkovClassifier, ShareModel)
+    model.kind: model for model in (Classifier, CountedEvents, Families, HazardModel, MarkovClassifier, ShareModel)
 }
+
+
+def register_safety(kind: type) -> type[SafetyModel]:
+    """Make a safety model of your own known by its `kind`, so that it can be fitted, saved and loaded.
+
+    `kind(state_size, action_size, categories, *, key, **shape)` builds a fresh one, where `shape` is what its `shape()`
+    says. Can be used as a decorator.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, SafetyModel)):
+        raise InputError(f"a safety model is a subclass of sidestep.safety.base.SafetyModel, not {kind!r}")
+    KINDS[kind.kind] = kind
+    return kind
+
+
+def _require_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise InputError(
+            f"there is no safety model of the kind '{kind}'; there are {', '.join(KINDS)}, and what "
+            "sidestep.register_safety makes known"
+        )
 
 
 @dataclass(frozen=True)
@@ -49,6 +71,7 @@ class About:
     """What a file says of how its model came about."""
 
     labels: int | None = None
+    pattern: str | None = None  # what was learned, in words
     fit: FitAbout | None = None
 
 
@@ -66,8 +89,7 @@ class SafetyHeader:
     about: About | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"there is no safety model of the kind '{self.kind}'; there are {', '.join(KINDS)}")
+        _require_kind(self.kind)
         if len(self.sizes) != 3 or self.sizes[2] != len(Scale(self.categories)):
             raise InputError(f"its sizes {list(self.sizes)} and its categories do not fit together")
         if self.members < 1:
@@ -85,8 +107,7 @@ def make_safety(
     **shape: object,
 ) -> SafetyModel:
     """A fresh model of this kind; several members make an ensemble."""
-    if kind not in KINDS:
-        raise InputError(f"there is no safety model of the kind '{kind}'; there are {', '.join(KINDS)}")
+    _require_kind(kind)
     return _fresh(kind, (state_size, action_size, categories), members, shape, key)
 
 
@@ -118,7 +139,9 @@ def save_safety(
     save_tree(path, model, header)
 
 
-def load_safety(path: Path) -> SafetyModel:
+def load_safety(path: str | Path) -> SafetyModel:
+    """The safety model in this file."""
+    path = Path(path)
     header = safety_header(path)
     shape = header.config
     if shape.cell is not None and shape.encoder is None:

@@ -19,6 +19,7 @@ from sidestep.safety.base import (
     check_dropout,
     real_steps,
 )
+from sidestep.safety.event_times import log_likelihood
 from sidestep.safety.recurrent import PRECISION, affine, dropout, uniform
 from sidestep.safety.survival import Hazards, category_log_probabilities
 
@@ -139,13 +140,25 @@ class MarkovClassifier(NetworkModel):
         return self._logits(self.inputs(states, actions, mask)), mask
 
     def conclude(self, evidence):
-        logits, mask = evidence
-        steps = step_hazards(self.calibration(logits))
-        return category_log_probabilities(
-            Hazards(*(jnp.sum(jnp.where(mask[..., None], part, 0.0), axis=-2) for part in steps))
-        )
+        return category_log_probabilities(Hazards(*(jnp.sum(part, axis=-2) for part in self._hazards(*evidence))))
 
     def learn(self, states, actions, length, key):
+        evidence, statistics = self._learn(states, actions, length, key)
+        return self.conclude(evidence), statistics
+
+    def learn_marked(self, states, actions, length, windows, key):
+        evidence, statistics = self._learn(states, actions, length, key)
+        return self.conclude(evidence), log_likelihood(self._hazards(*evidence), length, windows), statistics
+
+    def _hazards(self, logits: Array, mask: Array) -> Hazards:
+        """Of every step; zero after the end."""
+        steps = step_hazards(self.calibration(logits))
+        return Hazards(*(jnp.where(mask[..., None], part, 0.0) for part in steps))
+
+    def _learn(self, states, actions, length, key):
+        """The evidence in training, or without a key as it is; and the running statistics."""
+        if key is None:
+            return self.evidence(states, actions, length), ()
         mask = real_steps(states.shape[-2], length)
         values = self.inputs(states, actions, mask)
         statistics = []
@@ -154,7 +167,7 @@ class MarkovClassifier(NetworkModel):
             values = dropout(values, self.dropout, layer_key)
             statistics.append(running)
         logits = affine(values, self.head_weight, self.head_bias)
-        return self.conclude((logits, mask)), tuple(statistics)
+        return (logits, mask), tuple(statistics)
 
     def with_statistics(self, statistics):
         return eqx.tree_at(lambda model: [layer.statistics for layer in model.layers], self, list(statistics))

@@ -26,7 +26,7 @@ def reliability_plot(probabilities: np.ndarray, categories: np.ndarray) -> Figur
 
 
 def blame_plot(found: Explanation, names: Sequence[str]) -> Figure:
-    """The states over time, and below them each step's share of the blame."""
+    """The states over time, and below them each step's share of the blame; dashed lines where people set marks."""
     figure = Figure(figsize=(7.0, 5.0), layout="constrained")
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     steps = np.arange(len(found.shares))
@@ -35,5 +35,9 @@ def blame_plot(found: Explanation, names: Sequence[str]) -> Figure:
     axes.legend(fontsize=8)
     axes.set(title=f"likeliest: {found.categories[int(found.probabilities.argmax())]}")
     below.bar(steps, found.shares, color="#c8463c")
+    for name, step in found.marks:
+        for part in (axes, below):
+            part.axvline(step, color="#555555", linewidth=1.0, linestyle="--")
+        axes.annotate(f" {name}", (step, 1.0), xycoords=("data", "axes fraction"), va="top", fontsize=8)
     below.set(xlabel="step", ylabel=f"blame for {found.categories[found.severity]}+")
     return figure

@@ -28,6 +28,7 @@ class FitReport:
 
     train: int  # trajectories
     held_out: int
+    marks: int  # steps that were marked, in trajectories of either kind
     category_counts: tuple[int, ...]
     steps: int  # minibatches done
     best_steps: tuple[int, ...]  # of each member: the minibatches behind the parameters that were kept

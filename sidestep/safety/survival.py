@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sidestep.safety.base import Calibration
+from sidestep.safety.recurrent import PRECISION
 
 TINY = 1e-30  # a hazard below this is taken as this, so that its logarithm is finite
 LOG_TWO = 0.6931471805599453
@@ -32,8 +33,15 @@ class Stretch(Calibration):
     in the logistic link: a power below one makes it less sure at both ends, and the scale shifts the threshold.
     """
 
-    log_scale: Float[Array, ""]
-    log_power: Float[Array, ""]
+    log_scale: Float[Array, "*grid"]
+    log_power: Float[Array, "*grid"]
+
+    @classmethod
+    def grid(cls) -> "Stretch":
+        scale, power = jnp.meshgrid(
+            jnp.linspace(-1.0, 1.0, 5), jnp.log(jnp.asarray((1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1)))
+        )
+        return cls(scale.ravel().astype(PRECISION), power.ravel().astype(PRECISION))
 
     def __call__(self, hazards: Hazards) -> Hazards:
         power = jnp.exp(self.log_power)

@@ -1,0 +1,1 @@
+"""The price of safety: campaigns at several tolerances that share their labels, and the frontier that they trace."""

@@ -1,0 +1,247 @@
+"""Fitting counted events: a search for boxes, then gradient ascent of the likelihood from there and from other starts.
+
+All starts are fitted in one program: full-batch Adam in a loop, mapped over the starts. The first start is the box that
+the search found, whose sides keep their features. The others are free: their sides may come to look at any entries and
+squares of entries, so that they can be oblique or round, with a price on what they look at.
+
+A label may be wrong. It is taken at its word with chance 1 - LAPSE, and says nothing otherwise; that is part of the
+likelihood and not of the model, which says what is true.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from sidestep.core.model import Trajectory
+from sidestep.runtime.compilation import jit_balanced
+from sidestep.runtime.parallel import map_stack
+from sidestep.safety import boxes
+from sidestep.safety.base import Standardisation, bucket, pad_rows, trainable
+from sidestep.safety.boxes import Box, Found, Told
+from sidestep.safety.counted import IDLE, SHARPNESS, SIDES, CountedEvents, idle_sides
+from sidestep.safety.derived import derive
+
+BOX_RATE, FREE_RATE = 0.003, 0.03  # of Adam: the sides of a box are nearly where they should be
+LAPSE = 0.02  # chance that a label says nothing
+SLACK = (0.8, 0.15, 0.05)  # chances that a mark is right, off by up to one step, by up to two
+SPARSITY = 0.004  # price of what a free side looks at
+FREE = 3  # starts that are free
+SIDE_PRICE = 2.0  # of a side in the search, in nats, beside half the logarithm of the number of labels
+DERIVED_PRICE = 4.0  # more for a side of a derived feature
+SHARPEST = 400.0  # of a fresh side of a box, per deviation of its feature
+
+
+class CountedRows(NamedTuple):
+    """Labelled trajectories, padded; rows of padding weigh nothing."""
+
+    states: Float[Array, "rows time state"]
+    actions: Float[Array, "rows time action"]
+    length: Int[Array, " rows"]
+    categories: Int[Array, " rows"]
+    marks: Int[Array, "rows levels"]
+    weights: Float[Array, " rows"]
+
+
+def told_by(model: CountedEvents, trajectory: Trajectory, categories: np.ndarray, marks: np.ndarray) -> Told:
+    """Labels as the search sees them."""
+    entries = np.concatenate([trajectory.states, trajectory.actions], axis=-1)
+    features = np.asarray(_derived(model, jnp.asarray(entries)), np.float32)
+    levels = np.arange(1, model.categories)
+    prices = (
+        SIDE_PRICE + 0.5 * np.log(len(categories)) + DERIVED_PRICE * (np.arange(features.shape[2]) >= entries.shape[2])
+    )
+    return Told(features, np.asarray(trajectory.mask), categories[:, None] >= levels[None], marks, prices)
+
+
+@jit_balanced
+def _derived(model: CountedEvents, entries: Array) -> Array:
+    return derive(entries, model.state_size, model.alike)
+
+
+def with_features_seen(model: CountedEvents, told: Told) -> CountedEvents:
+    """The model in units of the features of these steps."""
+    steps = told.features[told.mask].astype(float)
+    mean, deviation = steps.mean(axis=0), steps.std(axis=0)
+    deviation = np.where(deviation > 1e-6 * (1.0 + np.abs(mean)), deviation, 1.0)
+    seen = Standardisation(*(jnp.asarray(part, jnp.float32) for part in (mean, deviation, len(steps))))
+    return eqx.tree_at(lambda m: m.features_seen, model, seen)
+
+
+def search_box(model: CountedEvents, told: Told, earlier: tuple[Box, ...] = ()) -> Found:
+    """The best box, or two, for the model's statistic; `earlier` are those that it had before."""
+    entries, actions = model.state_size + model.action_size, model.action_size
+    bare = list(range(entries))
+    squares = range(entries + actions, 2 * entries + actions)
+    derived = [feature for feature in range(entries, told.features.shape[2]) if feature not in squares]
+    return boxes.search(told, model.statistic, model.limit, entries, [*bare, *derived], earlier)
+
+
+def from_box(model: CountedEvents, found: Found, told: Told) -> CountedEvents:
+    """The model with these boxes, in its units, and these thresholds; sides keep their features."""
+    model = idle_sides(model)
+    mean, deviation = np.asarray(model.features_seen.mean), np.asarray(model.features_seen.deviation)
+    directions, offsets = np.array(model.directions, np.float32), np.array(model.offsets, np.float32)
+    movable, sharpness = np.zeros_like(directions), np.array(model.log_sharpness)
+    for region, box in enumerate(found.boxes):
+        offsets[region] = IDLE / SHARPNESS
+        sides = [
+            (i.feature, sign, end) for i in box for sign, end in ((1.0, i.low), (-1.0, i.high)) if np.isfinite(end)
+        ]
+        for side, (feature, sign, end) in enumerate(sides[:SIDES]):
+            directions[region, side, feature] = sign
+            movable[region, side, feature] = 1.0
+            offsets[region, side] = -sign * (end - mean[feature]) / deviation[feature]
+            sharpness[region, side] = np.log(_sharpness(told, feature, end, deviation[feature]))
+    where = lambda m: (m.directions, m.offsets, m.movable.directions, m.log_sharpness)  # noqa: E731
+    parts = (directions, offsets, movable, sharpness)
+    model = eqx.tree_at(where, model, tuple(jnp.asarray(part, jnp.float32) for part in parts))
+    return with_thresholds(model, found.thresholds)
+
+
+def _sharpness(told: Told, feature: int, end: float, deviation: float) -> float:
+    """As sharp as the labelled steps near a side can tell it."""
+    values = np.sort(told.features[..., feature][told.mask])
+    place, reach = int(np.searchsorted(values, end)), max(5, len(values) // 1000)
+    near = values[min(place + reach, len(values) - 1)] - values[max(place - reach, 0)]
+    return float(np.clip(4.0 * deviation / max(near, 1e-9), SHARPNESS, SHARPEST))
+
+
+def with_thresholds(model: CountedEvents, thresholds: tuple[int, ...]) -> CountedEvents:
+    at = np.array(thresholds, float) - 0.5
+    gaps = np.log(np.maximum(np.diff(at), 0.1))
+    where = lambda m: (m.first_threshold, m.gaps)  # noqa: E731
+    return eqx.tree_at(where, model, (jnp.asarray(at[0], jnp.float32), jnp.asarray(gaps, jnp.float32)))
+
+
+def free_starts(box: CountedEvents, told: Told, key: PRNGKeyArray) -> list[CountedEvents]:
+    """Starts whose sides may turn: the box itself where it looks at entries, the discriminant of the steps at which
+    severities were marked (or of all steps of bad trajectories), and random sides around it."""
+    entries, actions = box.state_size + box.action_size, box.action_size
+    allowed = np.zeros(told.features.shape[2], np.float32)
+    allowed[:entries] = allowed[entries + actions : 2 * entries + actions] = 1.0
+    random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    found = []
+    for number in range(FREE):
+        directions, offsets = np.array(idle_sides(box).directions), np.array(idle_sides(box).offsets)
+        if number == 0:
+            directions, offsets = np.array(box.directions) * allowed, np.array(box.offsets)
+        else:
+            directions[0, 0], offsets[0, 0] = _discriminant(box, told, allowed)
+            for side in range(1, 4 if number > 1 else 3):
+                directions[0, side] = 0.3 * random.normal(size=len(allowed)) * (np.arange(len(allowed)) < entries)
+                offsets[0, side] = 1.0
+        directions = directions + 0.02 * random.normal(size=directions.shape) * allowed
+        sharpness = np.full(offsets.shape, np.log(4.0))
+        offsets = np.where(np.abs(offsets) >= IDLE / SHARPNESS, np.sign(offsets) * 2.0, offsets)
+        where = lambda m: (m.directions, m.offsets, m.log_sharpness, m.movable.directions)  # noqa: E731
+        parts = (directions, offsets, sharpness, np.broadcast_to(allowed, directions.shape))
+        found.append(eqx.tree_at(where, box, tuple(jnp.asarray(part, jnp.float32) for part in parts)))
+    return found
+
+
+def _discriminant(box: CountedEvents, told: Told, allowed: np.ndarray) -> tuple[np.ndarray, float]:
+    """The direction and offset of the linear discriminant of event steps against the steps of harmless trajectories."""
+    seen = (told.features - np.asarray(box.features_seen.mean)) / np.asarray(box.features_seen.deviation) * allowed
+    rows, levels = np.nonzero(told.marks >= 0)
+    bad = told.reached[:, 0]
+    events = seen[rows, told.marks[rows, levels]] if len(rows) else seen[bad][told.mask[bad]]
+    others = seen[~bad][told.mask[~bad]]
+    if len(events) < 2 or len(others) < 2:
+        return np.zeros_like(allowed), 0.0
+    scatter = np.cov(events.T) + np.cov(others.T) + 0.1 * np.eye(len(allowed))
+    direction = np.linalg.solve(scatter, events.mean(axis=0) - others.mean(axis=0)) * allowed
+    direction = direction / max(np.linalg.norm(direction), 1e-9)
+    middle = 0.5 * (events.mean(axis=0) + others.mean(axis=0))
+    return direction, float(-direction @ middle)
+
+
+def counted_rows(trajectory: Trajectory, categories: np.ndarray, marks: np.ndarray, room: int) -> CountedRows:
+    count = len(categories)
+    parts = (trajectory.states, trajectory.actions, trajectory.length, categories, marks, np.ones(count, np.float32))
+    return CountedRows(*pad_rows(parts, bucket(max(count, room))))
+
+
+def log_likelihood(model: CountedEvents, rows: CountedRows) -> Float[Array, " rows"]:
+    """log P(label) of each row, marks included, with lapses."""
+    found = model.counters(rows.states, rows.actions, rows.length)  # (time, row, counter)
+    of_category = jnp.take_along_axis(model.categories_of(found[-1], rows.length), rows.categories[:, None], axis=1)[
+        :, 0
+    ]
+    total = jnp.logaddexp(jnp.log1p(-LAPSE) + of_category, jnp.log(LAPSE / model.categories))
+    return total + jnp.sum(_log_marks(model, found, rows), axis=1)
+
+
+def _log_marks(model: CountedEvents, found: Array, rows: CountedRows) -> Float[Array, "rows levels"]:
+    """log P(mark | reached): the chance of each severity to be reached within s steps of its mark, over the slack."""
+    number = jnp.arange(len(rows.length))[:, None]
+
+    def survival(at: Int[Array, "rows levels"]) -> Array:
+        counter = found[jnp.clip(at, 0, found.shape[0] - 1), number]  # of each row and mark
+        each = model.survival_of(counter, jnp.broadcast_to(rows.length[:, None], at.shape))
+        return jnp.where(at < 0, 1.0, jnp.exp(jnp.diagonal(each, axis1=1, axis2=2)))
+
+    reached = 1.0 - survival(jnp.broadcast_to(rows.length[:, None] - 1, rows.marks.shape))
+    near = sum(
+        chance
+        * (survival(rows.marks - slack - 1) - survival(jnp.minimum(rows.marks + slack, rows.length[:, None] - 1)))
+        for slack, chance in enumerate(SLACK)
+    )
+    share = jnp.clip(near / jnp.maximum(reached, 1e-6), 0.0, 1.0)
+    steps = rows.length[:, None].astype(share.dtype)
+    told = jnp.log((1.0 - LAPSE) * share + LAPSE / jnp.maximum(steps, 1.0))
+    return jnp.where(rows.marks >= 0, told, 0.0)
+
+
+OPTIMISER = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
+
+
+def ascend(
+    models: list[CountedEvents], rows: CountedRows, steps: int, rate: float
+) -> list[tuple[CountedEvents, float]]:
+    """Each model after so many steps of Adam, and the log-likelihood of all rows; one program for all of them."""
+    run = partial(_advance, rows=rows, steps=jnp.asarray(steps), rate=jnp.asarray(rate, jnp.float32))
+    fitted, values = map_stack(run, stacked(models), compiled=False)
+    return [(member_of(fitted, index), float(values[index])) for index in range(len(models))]
+
+
+def _ascend(
+    model: CountedEvents, rows: CountedRows, steps: Int[Array, ""], rate: Float[Array, ""]
+) -> tuple[CountedEvents, Float[Array, ""]]:
+    """The step size falls as half a cosine. The number of steps is an argument, so that one program does for all."""
+    parameters, rest = eqx.partition(model, trainable(model))
+    count = jnp.maximum(jnp.sum(rows.weights), 1.0)
+    free = (jnp.sum(model.movable.directions) > 3.0 * SIDES * 2).astype(count.dtype)  # boxes pay in the search
+
+    def loss(parameters: PyTree) -> Array:
+        model = eqx.combine(parameters, rest)
+        looked = jnp.sum(jnp.sqrt(jnp.square(model.directions * model.movable.directions) + 1e-8))
+        sharp = jnp.mean(jnp.square(model.log_sharpness - np.log(SHARPNESS)))
+        fitted = jnp.sum(jnp.where(rows.weights > 0, log_likelihood(model, rows), 0.0)) / count
+        return -fitted + free * SPARSITY * looked + 0.0005 * sharp
+
+    def step(number: Array, carry: PyTree) -> PyTree:
+        parameters, memory = carry
+        updates, memory = OPTIMISER.update(jax.grad(loss)(parameters), memory)
+        size = rate * 0.5 * (1.0 + jnp.cos(jnp.pi * number.astype(rate.dtype) / steps.astype(rate.dtype)))
+        return jax.tree.map(lambda p, u: p - size * u, parameters, updates), memory
+
+    parameters, _ = jax.lax.fori_loop(0, steps, step, (parameters, OPTIMISER.init(parameters)))
+    fitted = eqx.combine(parameters, rest)
+    return fitted, jnp.sum(jnp.where(rows.weights > 0, log_likelihood(fitted, rows), 0.0))
+
+
+_advance = jit_balanced(_ascend)
+
+
+def member_of(stack: CountedEvents, index: int) -> CountedEvents:
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, stack)
+
+
+def stacked(models: list[CountedEvents]) -> CountedEvents:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *models)

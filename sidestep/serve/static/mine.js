@@ -1,0 +1,44 @@
+// What I have answered, the latest first; each answer can be looked at again, changed, or taken back.
+
+import { get, save } from "./api.js";
+import { button, h, plural, say, show } from "./dom.js";
+import { shade } from "./draw.js";
+
+export class MineScreen {
+  constructor(app, place) {
+    this.app = app;
+    this.place = place;
+  }
+
+  async enter() {
+    const { labels } = await get("/api/mine");
+    if (this.gone) return;
+    show(this.place, h("div", { class: "card" },
+      h("h1", {}, "My labels"),
+      h("p", { class: "soft" }, labels.length ? `The last ${plural(labels.length, "answer")}. Open one to see it again and to change it.` : "You have not labelled anything yet."),
+      h("ul", { class: "list" }, labels.map((own) => this.line(own))),
+    ));
+  }
+
+  line(own) {
+    const { categories } = this.app.about;
+    const word = own.category === null ? "cannot tell" : categories[own.category];
+    const marks = Object.entries(own.marks).map(([name, step]) => `${name} from step ${step}`).join(", ");
+    const time = own.time ? new Date(own.time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) : "";
+    return h("li", {},
+      h("a", { href: `#label/${own.trajectory}` }, `Trajectory ${own.trajectory}`),
+      h("span", { class: "tag", css: { "--shade": own.category === null ? "var(--unknown)" : shade(own.category) } }, word),
+      h("span", { class: "soft grow" }, [marks, own.comment].filter(Boolean).join(" · ")),
+      h("time", { class: "soft" }, time),
+      own.category === null ? null : button("Take back", () => this.takeBack(own), { kind: "quiet", "aria-label": `Take back the label of trajectory ${own.trajectory}` }),
+    );
+  }
+
+  async takeBack(own) {
+    await save([{ trajectory: own.trajectory, category: null, marks: {}, comment: "" }]);
+    say(`The label of trajectory ${own.trajectory} is taken back; the question is open again`);
+    await this.enter();
+  }
+
+  leave() { this.gone = true; }
+}
