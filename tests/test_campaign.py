@@ -1,6 +1,7 @@
 """The main job: the ladder, the choice among candidates, and whole small campaigns, stopped and resumed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -121,25 +122,31 @@ class TestTableBank:
 
 class TestCandidates:
     def test_labels_outweigh_a_prediction(self):
-        rosy = Candidate("a", -80.0, (0.01,), labels=200, costly=(40.0,))
+        rosy = Candidate("a", -80.0, (0.01,), labels=200, expected=(2.0,), costly=(40.0,))
         assert believed_costs(rosy, 1.0)[0] > 0.15
+
+    def test_bad_luck_that_was_foreseen_does_not_count(self):
+        unlucky = Candidate("a", -80.0, (0.03,), labels=60, costly=(4.0,), expected=(3.9,))
+        assert believed_costs(unlucky, 1.0)[0] == pytest.approx(0.031)
+        surprised = replace(unlucky, expected=(1.8,))
+        assert believed_costs(surprised, 1.0)[0] > 0.05
 
     def test_the_favourite_earns_most_within_the_aims(self):
         candidates = [
-            Candidate("a", -90.0, (0.01,), labels=0, costly=(0.0,)),
-            Candidate("b", -85.0, (0.02,), labels=0, costly=(0.0,)),
+            Candidate("a", -90.0, (0.01,), labels=0, expected=(0.0,), costly=(0.0,)),
+            Candidate("b", -85.0, (0.02,), labels=0, expected=(0.0,), costly=(0.0,)),
         ]
-        candidates.append(Candidate("c", -80.0, (0.2,), labels=0, costly=(0.0,)))
+        candidates.append(Candidate("c", -80.0, (0.2,), labels=0, expected=(0.0,), costly=(0.0,)))
         aims = np.array([0.03])
         assert favourite(candidates, aims, 1.0) == 1
-        assert favourite(candidates, aims, 2.0) == 0  # predictions proved rosy
+        assert favourite(candidates, aims, 2.0) == 0  # predictions were too optimistic
         assert favourite(candidates, aims, 1.0, tried=[1]) == 0
         assert favourite(candidates[2:], aims, 1.0) == 0  # nothing within: the safest
 
     def test_a_few_lucky_labels_do_not_outweigh_a_prediction_that_an_audit_has_confirmed(self):
         lucky, safe = (
-            Candidate("a", -17.0, (0.044,), labels=25, costly=(0.0,)),
-            Candidate("b", -19.0, (0.032,), labels=0, costly=(0.0,)),
+            Candidate("a", -17.0, (0.044,), labels=25, expected=(1.1,), costly=(0.0,)),
+            Candidate("b", -19.0, (0.032,), labels=0, expected=(0.0,), costly=(0.0,)),
         )
         aims = np.array([0.035])
         assert favourite([lucky, safe], aims, 1.0) == 0
@@ -147,14 +154,14 @@ class TestCandidates:
 
     def test_a_challenger_earns_clearly_more_and_is_within_reach(self):
         aims = np.array([0.04])
-        chosen = Candidate("a", -30.0, (0.0,), labels=120, costly=(0.0,), deviation=5.0)
+        chosen = Candidate("a", -30.0, (0.0,), labels=120, expected=(0.0,), costly=(0.0,), deviation=5.0)
         close, far = (
-            Candidate("b", 10.0, (0.06,), labels=25, costly=(2.0,)),
-            Candidate("c", 12.0, (0.3,), labels=25, costly=(8.0,)),
+            Candidate("b", 10.0, (0.06,), labels=25, expected=(1.5,), costly=(2.0,)),
+            Candidate("c", 12.0, (0.3,), labels=25, expected=(7.5,), costly=(8.0,)),
         )
         hardly_more, known = (
-            Candidate("d", -26.0, (0.05,), labels=0, costly=(0.0,)),
-            Candidate("e", 11.0, (0.05,), labels=120, costly=(6.0,)),
+            Candidate("d", -26.0, (0.05,), labels=0, expected=(0.0,), costly=(0.0,)),
+            Candidate("e", 11.0, (0.05,), labels=120, expected=(6.0,), costly=(6.0,)),
         )
         assert challenger([chosen, far, close, hardly_more, known], aims, 1.0, 0, 120) == 2
         assert challenger([chosen, far, hardly_more, known], aims, 1.0, 0, 120) is None

@@ -334,7 +334,9 @@ class Campaign:
         safety = self.strategy.fitted if setting.expert.label is None else None
         predictions = None if safety is None else partial(predict, safety)
         known = state.only(answers)
-        return Evidence(known, setting.constraints, setting.store, answers, self.ledger.of_run, predictions)
+        judge = self.strategy.planned if state.candidates else None
+        foresee = None if judge is None else partial(predict, judge)
+        return Evidence(known, setting.constraints, setting.store, answers, self.ledger.of_run, predictions, foresee)
 
     def _with_audits(self, evidence: Evidence) -> Evidence:
         """With all audits that have been made by now."""

@@ -14,11 +14,20 @@ REACH = 2.0  # how far above the aims a belief may be that more labels could sti
 
 
 def believed_costs(candidate: Candidate, optimism: float, audited: int = 0) -> np.ndarray:
-    """Mean of a beta belief: the prediction, corrected for optimism, counts as TRUST labels, and as more of them once
-    `audited` rollouts have shown how optimistic predictions are: then a few lucky labels must not outweigh it."""
+    """The prediction, corrected for optimism, and by how far labels of the policy's rollouts were not what was expected
+    of these very rollouts:
+
+        p + (costly - expected) / (labels + trust)
+
+    So a policy that was unlucky in a few rollouts, as the safety model saw, is believed no worse. A prediction is worth
+    TRUST labels, and more of them once `audited` rollouts have shown how optimistic predictions are.
+    """
     predicted = np.minimum(np.array(candidate.predicted_costs) * optimism, 1.0)
+    if not candidate.labels:
+        return predicted
+    expected = np.minimum(np.array(candidate.expected) * optimism, candidate.labels)
     trust = TRUST + AUDITED_TRUST * audited
-    return (np.array(candidate.costly) + trust * predicted) / (candidate.labels + trust)
+    return np.clip(predicted + (np.array(candidate.costly) - expected) / (candidate.labels + trust), 0.0, 1.0)
 
 
 def optimism(gaps: Sequence[tuple[float, float]]) -> float:

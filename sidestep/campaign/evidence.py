@@ -34,6 +34,7 @@ class Evidence:
     category_of: dict[int, int]
     audits: tuple[Audit, ...] = ()
     predict: Callable[[Trajectory], np.ndarray] | None = None  # where people label and a safety model is fitted
+    foresee: Callable[[Trajectory], np.ndarray] | None = None  # by the safety model that candidates are judged by
 
     @cached_property
     def labelled(self) -> tuple[Trajectory, np.ndarray]:
@@ -108,8 +109,31 @@ class Evidence:
         costs = self.costs(groups) if groups else np.zeros((0, len(self.constraints)))
         audits = [audit for audit in self.audits if audit.candidate == index and audit.figures is not None]
         costly = costs.sum(axis=0) + sum((self._audited_costs(audit) for audit in audits), np.zeros(costs.shape[1]))
-        labels = len(costs) + sum(audit.rollouts for audit in audits)
-        return replace(candidate, labels=labels, costly=tuple(costly.tolist()))
+        audited = sum(audit.rollouts for audit in audits)
+        expected = sum((self._expected[group] for group in groups), audited * np.array(candidate.predicted_costs))
+        labels = len(costs) + audited
+        return replace(candidate, labels=labels, costly=tuple(costly.tolist()), expected=tuple(expected.tolist()))
+
+    @cached_property
+    def _expected(self) -> dict[Group, Float[np.ndarray, " constraint"]]:
+        """How many labels of a policy's plain rollouts should be costly: by what is predicted of these trajectories, or,
+        where a fit has learned from their labels since, of the policy."""
+        checks = [group for group in self.state.asked if group.candidate is not None]
+        of_policy = [group for group in self.state.asked if group.candidate is None and group.slot is not None]
+        found = {group: len(group.ids) * np.array(self._predicted_costs(group)) for group in (*of_policy, *checks)}
+        if self.foresee is None or not checks:
+            return found
+        ids = [i for group in checks for i in group.ids]
+        costs = self.foresee(self.store.get(ids)) @ cost_matrix(self.constraints).T.astype(float)
+        cost_of = dict(zip(ids, costs, strict=True))
+        return found | {group: np.sum([cost_of[i] for i in group.ids], axis=0) for group in checks}
+
+    def _predicted_costs(self, group: Group) -> tuple[float, ...]:
+        """Of the policy whose plain rollouts these are, when they were asked about."""
+        if group.candidate is not None:
+            return self.state.candidates[group.candidate].predicted_costs
+        assert group.slot is not None
+        return self.state.rounds[group.round].slots[group.slot].costs
 
     @property
     def optimism(self) -> float:
@@ -119,12 +143,7 @@ class Evidence:
 
     def _gap(self, group: Group) -> tuple[float, float]:
         """(costly, predicted) of the labels of a policy's plain rollouts."""
-        if group.candidate is not None:
-            predicted = self.state.candidates[group.candidate].predicted_costs
-        else:
-            assert group.slot is not None
-            predicted = self.state.rounds[group.round].slots[group.slot].costs
-        return float(self.costs([group]).sum()), float(len(group.ids) * np.sum(predicted))
+        return float(self.costs([group]).sum()), float(self._expected[group].sum())
 
     def _audited_costs(self, audit: Audit) -> Float[np.ndarray, " constraint"]:
         """How many of an audit's runs count for each constraint."""

@@ -75,7 +75,7 @@ class PairStrategy:
 
     arrays: PyTree = ()
     verifies = False
-    fitted = None  # no safety model: every pair that the optimum visits is labelled
+    fitted = planned = None  # no safety model: every pair that the optimum visits is labelled
 
     def __init__(self, setting: Setting) -> None:
         """With the method `gradient` a network is trained by exact gradients; else the optimum is a table."""

@@ -47,6 +47,7 @@ class Candidate:
     slot: int | None = None
     labels: int = 0  # of plain rollouts of this policy
     costly: tuple[float, ...] = ()  # how many of them count for each constraint
+    expected: tuple[float, ...] = ()  # how many of them the safety model expected to
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ class Strategy(Protocol):
         """The safety model, once it is fitted; None where there is none."""
         ...
 
+    @property
+    def planned(self) -> SafetyModel | None:
+        """The safety model that policies are planned against, and judged by."""
+        ...
+
     def prepare(self) -> None:
         """Compile in the background what will be needed."""
         ...
