@@ -59,7 +59,7 @@ class CampaignConfig:
         least=0,
     )
     polish_epochs: int = option(
-        400, "Epochs of the last planning, in which policies also see the safety model's memory.", least=1, most=10**6
+        200, "Epochs of the last planning, in which policies also see the safety model's memory.", least=1, most=10**6
     )
     step_tolerance: Literal["auto", "chance", "number", "avoid"] = option(
         "auto",
@@ -127,7 +127,6 @@ _IDLE_PLANNING: dict[str, dict[str, str]] = {
         "epochs": _SET_BY_ROUNDS,
         "test_every": _SET_BY_ROUNDS,
         "search_population": "the searches of a campaign have a population of their own",
-        "lookahead_rounds": "a campaign plans without lookahead, which costs more time than its rounds do",
         "margin": "the tolerances of a campaign follow from what its audits can certify",
     },
     "network of pairs": {"margin": "the network may cost what the exact optimum costs"},

@@ -116,8 +116,8 @@ class Evidence:
 
     @cached_property
     def _expected(self) -> dict[Group, Float[np.ndarray, " constraint"]]:
-        """How many labels of a policy's plain rollouts should be costly: by what is predicted of these trajectories, or,
-        where a fit has learned from their labels since, of the policy."""
+        """How many labels of a policy's plain rollouts should be costly: by what is predicted of these trajectories, or
+        of the policy, where a fit has learned from these labels since."""
         checks = [group for group in self.state.asked if group.candidate is not None]
         of_policy = [group for group in self.state.asked if group.candidate is None and group.slot is not None]
         found = {group: len(group.ids) * np.array(self._predicted_costs(group)) for group in (*of_policy, *checks)}

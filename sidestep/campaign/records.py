@@ -8,6 +8,7 @@ from typing import Literal
 from sidestep.certification.records import StepPlan
 from sidestep.core.errors import InputError
 from sidestep.core.records import from_json
+from sidestep.planning.rows import Phase
 from sidestep.runs.records import Round
 from sidestep.runtime.files import Json
 
@@ -64,6 +65,7 @@ class State:
     seconds: float = 0.0
     steps: StepPlan | None = None  # where single steps are labelled
     statistic: str | None = None  # of the counted events that the last planning is against alone
+    phase: Phase = ""  # of the last planning
 
     @property
     def asked_ids(self) -> list[int]:

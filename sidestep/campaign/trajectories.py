@@ -32,6 +32,7 @@ from sidestep.safety.pattern import learned_pattern
 from sidestep.safety.report import FitReport
 
 EXPLORING, FITTING, PLANNING, ASKING = range(4)  # streams of keys that never meet
+NAMES = {"gradient": "polished", "lookahead": "improved"}  # of the policies' files, by the phase that they come from
 STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
 
 
@@ -90,7 +91,7 @@ class TrajectoryStrategy:
         safety = self.unfitted
         if isinstance(safety, Families) and state.statistic:
             safety = safety.of_statistic(state.statistic)
-        self.bank.expect(safety, polishing=state.stage == "polish" and bool(state.candidates))
+        self.bank.expect(safety, state.phase)
 
     @property
     def arrays(self) -> PyTree:
@@ -141,16 +142,17 @@ class TrajectoryStrategy:
         if not state.candidates:
             state = self._begin_polish(state, evidence)
         began = time.perf_counter()
-        rows, policies, finished = self.bank.polish(self.planned)
+        phase, rows, policies, slots, finished = self.bank.polish(self.planned)
         self.setting.show("polishing", None)
         state = self._log(state, rows)
         candidates = []
-        for slot, row in enumerate(rows):
-            file = f"polished-{row.epoch}-{slot}.safetensors"
-            self.setting.keep(file, _of(policies, slot))
+        for index, (slot, row) in enumerate(zip(slots, rows, strict=True)):
+            file = f"{NAMES[phase]}-{row.epoch}-{slot}.safetensors"
+            self.setting.keep(file, _of(policies, index))
             candidates.append(_candidate(file, row))
-        last = _with_rows(state.rounds[-1], rows, time.perf_counter() - began)
+        last = _with_rows(state.rounds[-1], rows, slots, time.perf_counter() - began)
         state = replace(state, candidates=(*state.candidates, *candidates), rounds=(*state.rounds[:-1], last))
+        state = replace(state, phase=self.bank.phase)
         return replace(state, stage="verify") if finished else state
 
     def _begin_polish(self, state: State, evidence: Evidence) -> State:
@@ -172,7 +174,8 @@ class TrajectoryStrategy:
         save_safety(target, self.planned, store.scale, names, about)
         planned = self.planned
         statistic = planned.statistic if isinstance(planned, CountedEvents) and planned is not self.safety else None
-        return replace(state, candidates=tuple(candidates), rounds=(*state.rounds, done), statistic=statistic)
+        made = replace(state, candidates=tuple(candidates), rounds=(*state.rounds, done))
+        return replace(made, statistic=statistic, phase=self.bank.phase)
 
     def policy_of(self, candidate: Candidate) -> BankPolicy:
         return load_policy(self.setting.run.path / candidate.file, self.setting.model, self.planned)
@@ -249,16 +252,15 @@ class TrajectoryStrategy:
             log_loss=scores.log_loss,
             ece=scores.calibration_error,
         )
-        return _with_rows(done, rows, seconds)
+        return _with_rows(done, rows, range(SLOTS), seconds)
 
 
-def _with_rows(done: Round, rows: list[PlanRow], seconds: float) -> Round:
-    """A round with the figures of its last test."""
-    middle = rows[SHOWN]
-    slots = [
-        replace(slot, mean_return=row.mean_return, costs=row.mean_costs)
-        for slot, row in zip(done.slots, rows, strict=True)
-    ]
+def _with_rows(done: Round, rows: list[PlanRow], tested: range, seconds: float) -> Round:
+    """A round with the figures of its last test, which was of some slots."""
+    middle = rows[tested.index(SHOWN)]
+    slots = list(done.slots)
+    for slot, row in zip(tested, rows, strict=True):
+        slots[slot] = replace(slots[slot], mean_return=row.mean_return, costs=row.mean_costs)
     return replace(
         done,
         mean_return=middle.mean_return,

@@ -21,7 +21,7 @@ from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, retarget
-from sidestep.planning.rows import PlanRow
+from sidestep.planning.rows import Phase, PlanRow
 from sidestep.policies.networks import NetworkPolicy, with_memory
 from sidestep.runtime.parallel import picked
 from sidestep.safety.base import SafetyModel
@@ -34,6 +34,8 @@ POLISH: dict[str, str | int | float] = {
     "test_batch": 1000,
     "search_rounds": 0,
 }
+LOOKING = 2  # slots, the loosest, whose policies are improved by lookahead in the end: the answer is often one of them
+LOOKS = 3  # such improvements at most, each with its test
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -59,8 +61,10 @@ class BankSchedule:
 class Polished(NamedTuple):
     """A test of the last planning."""
 
+    phase: Phase
     rows: list[PlanRow]
     policies: BankPolicy  # a stack
+    slots: range  # of these policies
     finished: bool
 
 
@@ -96,9 +100,14 @@ class PolicyBank(Protocol):
         """Make ready for the last planning, against the final safety model."""
         ...
 
-    def expect(self, safety: SafetyModel, *, polishing: bool) -> None:
-        """Give `state` the structure that it has in the rounds, or during the last planning against a safety model of
-        this structure: for a checkpoint to be loaded into."""
+    @property
+    def phase(self) -> Phase:
+        """Where the last planning stands."""
+        ...
+
+    def expect(self, safety: SafetyModel, phase: Phase) -> None:
+        """Give `state` the structure that it has in the rounds, or in this phase of the last planning against a safety
+        model of this structure: for a checkpoint to be loaded into."""
         ...
 
     def polish(self, safety: SafetyModel) -> "Polished":
@@ -115,11 +124,18 @@ class PolicyBank(Protocol):
 
 
 class Polishing(eqx.Module):
-    """The last planning between two of its tests."""
+    """The last planning between two tests of its first phase."""
 
     learners: Learner
     best: np.ndarray  # (slot,): the highest return of a policy within its slot's tolerances; -inf until there was one
     stale: np.ndarray  # tests since a slot last had a better one
+
+
+class Looking(eqx.Module):
+    """The last planning between two tests of its second phase: policies of the loosest slots, cut at their bounds."""
+
+    learners: Learner
+    looks: np.ndarray  # improvements by lookahead so far
 
 
 class GradientBank:
@@ -151,9 +167,12 @@ class GradientBank:
         changes = {"learning_rate": rate, "epochs": schedule.polish_epochs, "test_every": schedule.polish_test}
         last = with_options(config, {**POLISH, **changes})
         self.polisher = Planner(model, safety, constraints, last, label)
+        final = replace(last, lookahead=planning.lookahead, squash="clip", epochs=schedule.polish_test)
+        self.improver = Planner(model, safety, constraints, final, label)
+        self.looking = range(schedule.slots)[-LOOKING:]
         self.keys = jax.random.split(key, schedule.slots)
         self.learners = self.planner.start(self.keys, search=False).learners
-        self.polishing: Polishing | None = None
+        self.polishing: Polishing | Looking | None = None
 
     @property
     def state(self) -> PyTree:
@@ -171,6 +190,7 @@ class GradientBank:
         start = self.learners
         self.planner.set_safety_model(safety)
         self.polisher.set_safety_model(safety)
+        self.improver.set_safety_model(safety)
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
@@ -195,32 +215,74 @@ class GradientBank:
         before = self._select_starts(self.schedule.rounds, tolerances, lost) if searching else self.learners
         self.polishing = _first(self._remembering(before, safety, tolerances))
 
-    def expect(self, safety: SafetyModel, *, polishing: bool) -> None:
+    @property
+    def phase(self) -> Phase:
+        if self.polishing is None:
+            return ""
+        return "lookahead" if isinstance(self.polishing, Looking) else "gradient"
+
+    def expect(self, safety: SafetyModel, phase: Phase) -> None:
         self.polisher.set_safety_model(safety)
-        tolerances = np.asarray(self.learners.tolerances)
-        self.polishing = _first(self._remembering(self.learners, safety, tolerances)) if polishing else None
+        self.polishing = None
+        if phase:
+            learners = self._remembering(self.learners, safety, np.asarray(self.learners.tolerances))
+            chosen = self._looking_at(learners)
+            cut = replace(chosen, policy=chosen.policy.cut_at_bounds())
+            self.polishing = _first(learners) if phase == "gradient" else Looking(cut, np.array(0))
 
     def polish(self, safety: SafetyModel) -> Polished:
-        """Up to the next test. Policies that lost their way go on from good ones, and where none is better than
-        before for some tests, this was the last one."""
+        """Up to the next test: first by gradients, then by lookahead."""
+        if isinstance(self.polishing, Looking):
+            self.improver.set_safety_model(safety)
+            return self._polish_by_lookahead(self.polishing)
         assert self.polishing is not None
         self.polisher.set_safety_model(safety)
-        state, rows = self.polisher.advance(_as_state(self.polishing.learners))
+        return self._polish_by_gradient(self.polishing, safety)
+
+    def _polish_by_gradient(self, polishing: Polishing, safety: SafetyModel) -> Polished:
+        """Policies that lost their way go on from good ones. Where none is better than before for some tests, this was
+        the last one."""
+        state, rows = self.polisher.advance(_as_state(polishing.learners))
         learners = state.learners
         returns, costs = np.array([row.mean_return for row in rows]), np.array([row.mean_costs for row in rows])
         tolerances = np.asarray(learners.tolerances)
         errors = np.array([row.mean_return_deviation for row in rows]) / np.sqrt(self.polisher.config.test_batch)
         within = np.all(costs <= np.maximum(tolerances, self.polisher.config.multiplier.never), axis=1)
-        best = np.asarray(self.polishing.best)
+        best = np.asarray(polishing.best)
         better = within & (returns > best + CLEARLY * errors)
         none_yet = not np.isfinite(best).any()
-        stale = 0 if better.any() or none_yet else int(self.polishing.stale) + 1
-        finished = int(learners.epoch[0]) >= self.polisher.config.epochs or stale >= PATIENCE
-        kept = Polishing(
-            _restarted(learners, returns, costs), np.where(better, returns, best).astype(np.float32), np.array(stale)
-        )
-        self.polishing = None if finished else kept
-        return Polished(rows, learners.policy, finished)
+        stale = 0 if better.any() or none_yet else int(polishing.stale) + 1
+        done = int(learners.epoch[0]) >= self.polisher.config.epochs or stale >= PATIENCE
+        looks = self.improver.config.lookahead is not None
+        restarted = _restarted(learners, returns, costs)
+        if not done:
+            highest = np.where(better, returns, best).astype(np.float32)
+            self.polishing = Polishing(restarted, highest, np.array(stale))
+        else:
+            self.polishing = self._begin_looking(restarted, safety) if looks else None
+        return Polished("gradient", rows, learners.policy, range(self.schedule.slots), done and not looks)
+
+    def _looking_at(self, learners: Learner) -> Learner:
+        return picked([learners], np.array(self.looking))
+
+    def _begin_looking(self, learners: Learner, safety: SafetyModel) -> Looking:
+        self.improver.set_safety_model(safety)
+        return Looking(self.improver.cut_at_bounds(self._looking_at(learners)), np.array(0))
+
+    def _polish_by_lookahead(self, looking: Looking) -> Polished:
+        """Some epochs of gradients for what cutting at the bounds has changed, then lookahead, as long as gains are
+        proven."""
+        before = _as_state(looking.learners)
+        if int(looking.learners.epoch[0]) < self.improver.config.epochs:
+            state, rows = self.improver.advance(before, look=False)
+            looks, finished = looking.looks, False
+        else:
+            state, rows = self.improver.look_ahead(before)
+            looks = looking.looks + 1
+            finished = int(looks) >= LOOKS or not any(float(row.train_lookahead_gain) > 0.0 for row in rows)
+        self.polishing = None if finished else Looking(state.learners, np.asarray(looks))
+        rows = [replace(row, seed_index=slot) for slot, row in zip(self.looking, rows, strict=True)]
+        return Polished("lookahead", rows, state.learners.policy, self.looking, finished)
 
     def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""

@@ -34,6 +34,7 @@ from sidestep.policies.networks import NetworkPolicy
 VISITORS = 64  # trajectories whose states are visited in a round; those of one clock are looked at together
 NOISE = 0.2  # on the visitors' raw actions: the policy must also know what to do beside its way
 STATES = 512  # of a round
+WHERE_GAINS = 0.8  # share of them at the clocks at which the round before found gains
 DETOURS = 16  # from each of them
 DRAWS = 8  # of the noise, on which the detours of a state are compared
 FRESH_DRAWS = 16  # on which the best of them is tested
@@ -45,7 +46,7 @@ STEPS = (1.0, 0.5, 0.25, 0.125)  # shares of the way from the old policy to the 
 TESTS = 4096  # trajectories that compare the new policy with the old one; half of that chooses the share
 DETOUR_WEIGHT = 3.0  # of a detour of average gain among the examples, in which the policy's own actions have 1
 LEARNING_STEPS, LEARNING_BATCH, LEARNING_RATE = 1000, 512, 3e-3
-PRICE_STEPS = 10  # of a multiplier's rule in a round
+PRICE_STEPS = 20  # of a multiplier's rule in a round
 PATIENCE = 3  # rounds without a proven gain before it ends
 
 
@@ -100,9 +101,23 @@ def improve(
     everywhere = jnp.full(problem.model.spec.horizon, 1.0 / problem.model.spec.horizon)
     start = (learner, learner.policy, everywhere, jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), int))
     improved, base, _, gained, _, _ = jax.lax.while_loop(unfinished, round_, start)
-    fresh = optimiser(config).init(split(base, learner.value, config)[0])
-    changed = replace(improved, policy=base, optimiser=fresh)
-    return _chosen(gained > 0, changed, learner), gained
+    return _chosen(gained > 0, _with_policy(config, improved, base), learner), gained
+
+
+def cut_at_bounds(problem: Problem, config: PlanConfig, learner: Learner, key: PRNGKeyArray) -> Learner:
+    """A learner whose policy acts alike and whose actions are cut at their bounds: it can decide more sharply than one
+    that comes to a bound only slowly."""
+    visit_key, learn_key = jax.random.split(key)
+    looker, policy = _Looker(problem, learner.policy), learner.policy.cut_at_bounds()
+    visited = looker.visits(visit_key)
+    examples = looker.own(visited, jnp.ones(problem.model.spec.horizon), policy)
+    learned = _learn(config, replace(learner, policy=policy), examples, learn_key)
+    return _with_policy(config, learner, learned)
+
+
+def _with_policy(config: PlanConfig, learner: Learner, policy: NetworkPolicy) -> Learner:
+    """With another policy, and an optimiser that knows nothing of the one before."""
+    return replace(learner, policy=policy, optimiser=optimiser(config).init(split(policy, learner.value, config)[0]))
 
 
 def _chosen(first: Bool[Array, ""], one: PyTree, other: PyTree) -> PyTree:
@@ -127,7 +142,7 @@ def improve_once(
     where: Float[Array, " clock"],
     key: PRNGKeyArray,
 ) -> Found:
-    """One round, in which half of the states are visited at clocks drawn from `where`."""
+    """One round, in which most of the states are visited at clocks drawn from `where`."""
     look_key, learn_key, choose_key, test_key = jax.random.split(key, 4)
     looker = _Looker(problem, learner.policy)
     weights = jnp.concatenate([jnp.ones(1), -prices(config, learner)])
@@ -262,7 +277,7 @@ class _Looker:
         visited = self.visits(visit_key)
         blocks = STATES // VISITORS
         parts = (jnp.arange(blocks, dtype=float) + jax.random.uniform(clock_key, (blocks,))) / blocks
-        reached = jnp.cumsum(0.5 * where + 0.5 / self.horizon)
+        reached = jnp.cumsum(WHERE_GAINS * where + (1.0 - WHERE_GAINS) / self.horizon)
         clocks = jnp.clip(jnp.searchsorted(reached, parts), 0, self.horizon - 1)
         walks = jax.tree.map(lambda leaf: leaf[clocks], visited)
         rows = (blocks, VISITORS)
@@ -318,13 +333,14 @@ class _Looker:
 
         return jax.lax.scan(step, walk, jnp.arange(self.longest))[1]
 
-    def own(self, visited: Walk, weights: Float[Array, " clock"]) -> Examples:
-        """What the policy itself does where it was."""
+    def own(self, visited: Walk, weights: Float[Array, " clock"], learning: NetworkPolicy | None = None) -> Examples:
+        """What the policy itself does where it was, as raw draws of the policy that is `learning`, if it is another."""
         policy = self.policy.mean()
 
         def one(walk, clock, weight):
             observation = policy.observer(walk.state, clock, walk.memory)
-            _, raw = policy.draw(observation, walk.state, None)
+            action, raw = policy.draw(observation, walk.state, None)
+            raw = raw if learning is None else learning.raw_of(walk.state, action)
             return Examples(observation, raw, jnp.where(walk.done, 0.0, weight))
 
         rows = jax.vmap(jax.vmap(one, (0, None, None)))(visited, jnp.arange(self.horizon), weights)

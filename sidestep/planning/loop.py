@@ -16,7 +16,7 @@ from sidestep.planning import multipliers
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.exact import cost_tables, exact_gradients
 from sidestep.planning.learner import Learner, adam_step, balanced, with_statistics
-from sidestep.planning.lookahead import improve
+from sidestep.planning.lookahead import cut_at_bounds, improve
 from sidestep.planning.methods import PPO, Exact, Pathwise, RewardGradient, Score, uses_tables
 from sidestep.planning.pathwise import pathwise
 from sidestep.planning.ppo import Batch, ppo_steps
@@ -28,7 +28,7 @@ from sidestep.planning.tabular import table_batch
 
 Metrics = dict[str, Array]
 Epoch = Callable[[Learner, PRNGKeyArray], tuple[Learner, Metrics]]
-TRAINING, TESTING, SEARCHING, LOOKING = 0, 1, 2, 3  # streams of keys that never meet
+TRAINING, TESTING, SEARCHING, LOOKING, CUTTING = range(5)  # streams of keys that never meet
 
 
 def search_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], Learner]:
@@ -36,6 +36,11 @@ def search_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], Le
     method = config.search
     assert method is not None
     return lambda learner: search(problem, config, method, learner, jax.random.fold_in(learner.key, SEARCHING))
+
+
+def cut_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], Learner]:
+    """A policy that acts alike and is cut at its bounds."""
+    return lambda learner: cut_at_bounds(problem, config, learner, jax.random.fold_in(learner.key, CUTTING))
 
 
 def lookahead_phase(problem: Problem, config: PlanConfig) -> Callable[[Learner], tuple[Learner, Array]]:

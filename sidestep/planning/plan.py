@@ -16,7 +16,7 @@ from sidestep.core.records import Number
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.diagnosis import diagnose
 from sidestep.planning.learner import Learner
-from sidestep.planning.loop import Metrics, lookahead_phase, search_phase, test_phase, train_chunk
+from sidestep.planning.loop import Metrics, cut_phase, lookahead_phase, search_phase, test_phase, train_chunk
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.planning.rows import PlanRow
@@ -75,6 +75,7 @@ class Planner:
         )
         self._test = Program(lambda safety: test_phase(self._with(safety), config), SELDOM)
         self._lookahead = Program(lambda safety: lookahead_phase(self._with(safety), config), SELDOM)
+        self._cut = Program(lambda safety: cut_phase(self._with(safety), config), SELDOM)
         self._search = Program(lambda safety: search_phase(self._with(safety), config), SELDOM)
 
     def _with(self, safety: SafetyModel | None) -> Problem:
@@ -123,13 +124,29 @@ class Planner:
             state, rows = self.advance(state)
             yield state, rows
 
-    def advance(self, state: PlannerState) -> tuple[PlannerState, list[PlanRow]]:
-        """Train up to the next test, and test."""
+    def advance(self, state: PlannerState, *, look: bool = True) -> tuple[PlannerState, list[PlanRow]]:
+        """Train up to the next test, and test; with `look`, improve by lookahead before it where that is due."""
         begun = time.perf_counter()
-        best, best_return = state.best, np.asarray(state.best_return)
         learners, training = self._chunk(self.problem.safety, state.learners)
-        if self._looks_ahead(int(learners.epoch[0])):
+        if look and self._looks_ahead(int(learners.epoch[0])):
             learners, training["lookahead_gain"] = self._lookahead(self.problem.safety, learners)
+        return self._after(replace(state, learners=learners), training, begun)
+
+    def look_ahead(self, state: PlannerState) -> tuple[PlannerState, list[PlanRow]]:
+        """Improve by lookahead in place of training up to the next test, and test."""
+        begun = time.perf_counter()
+        learners, gains = self._lookahead(self.problem.safety, state.learners)
+        learners = replace(learners, epoch=learners.epoch + self.config.test_every)
+        return self._after(replace(state, learners=learners), {"lookahead_gain": gains}, begun)
+
+    def cut_at_bounds(self, learners: Learner) -> Learner:
+        """Learners at their first epoch, whose policies act alike and are cut at their bounds."""
+        cut = self._cut(self.problem.safety, learners)
+        return jax.tree.map(_strong, replace(cut, epoch=jnp.zeros_like(cut.epoch)))
+
+    def _after(self, state: PlannerState, training: Metrics, begun: float) -> tuple[PlannerState, list[PlanRow]]:
+        """The state with its best policies, by a test, and the rows of the test."""
+        learners, best, best_return = state.learners, state.best, np.asarray(state.best_return)
         results, trajectories = self._tested(learners)
         training, results = jax.tree.map(np.asarray, (training, results))
         feasible = self._feasible(results["mean"], np.asarray(learners.tolerances))

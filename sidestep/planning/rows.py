@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isnan, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sidestep.core.records import Number, to_json
 from sidestep.runtime.files import Json, JsonObject
@@ -11,6 +11,7 @@ from sidestep.runtime.files import Json, JsonObject
 if TYPE_CHECKING:  # `--help` loads this file, and need not wait for NumPy
     import numpy as np
 
+Phase = Literal["", "gradient", "lookahead"]  # of a campaign's last planning; the first is before it
 Numbers = tuple[Number, ...]
 NONE = Number(nan)  # what a method or a problem does not have; of several numbers, an empty tuple
 

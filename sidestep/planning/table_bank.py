@@ -16,7 +16,7 @@ from sidestep.finite.tabular import TabularPolicy
 from sidestep.finite.values import value_iteration
 from sidestep.planning.bank import BankPolicy, Polished
 from sidestep.planning.exact import all_pairs
-from sidestep.planning.rows import PlanRow
+from sidestep.planning.rows import Phase, PlanRow
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.ensemble import members_of
 from sidestep.safety.share import ShareModel, Steps
@@ -110,12 +110,15 @@ class TableBank:
     def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
         self.tolerances = tolerances
 
-    def expect(self, safety: SafetyModel, *, polishing: bool) -> None:
+    phase: Phase = ""
+
+    def expect(self, safety: SafetyModel, phase: Phase) -> None:
         """Nothing changes: one test is all of it."""
 
     def polish(self, safety: SafetyModel) -> Polished:
         """An optimum needs no polish."""
-        return Polished(self.advance(0, safety, self.tolerances, False), self.policies, finished=True)
+        rows = self.advance(0, safety, self.tolerances, False)
+        return Polished("gradient", rows, self.policies, range(len(rows)), finished=True)
 
     def noisy(self, noise: float) -> TabularPolicy:
         uniform = 1.0 / self.state.shape[-1]

@@ -300,6 +300,13 @@ class NetworkPolicy(Policy):
         """The same policy without its noise."""
         return NetworkPolicy(self.net, self.log_std, self.observer, self.model, self.heads, sampled=False)
 
+    def cut_at_bounds(self) -> "NetworkPolicy":
+        """The same network, whose real actions are cut at their bounds: another policy, for it to be trained."""
+        heads = tuple(
+            GaussianHead(head.size, "clip") if isinstance(head, GaussianHead) else head for head in self.heads
+        )
+        return NetworkPolicy(self.net, self.log_std, self.observer, self.model, heads, self.sampled)
+
     def _pieces(self, outputs: Array) -> Iterator[tuple[GaussianHead | ChoiceHead, Array, Array]]:
         start = real = 0
         for head in self.heads:
