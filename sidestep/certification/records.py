@@ -173,6 +173,8 @@ class Audit:
             )
         if covered and len(covered) < len(self.premises):
             parts.append("of the other constraints too few harmful cases are known, and labels count as the truth")
+        if not covered and self.method == "sequential":
+            parts.append("what annotators say counts as the truth: their errors are not covered")
         return "; ".join(parts) or None
 
 

@@ -203,7 +203,7 @@ def walks_of(tolerance: float, premise: Premise, alpha: float) -> tuple[Walk, ..
     seen = 1.0 - premise.missed
     clean = (CLEAN_ERRING, CLEAN_ERRING) if error.missed else (CLEAN_ALL, CLEAN_UNFLAGGED)
     walks = [Walk(_rounded(tolerance * seen), alpha * error.all_runs, clean[0], unflagged=False)]
-    if error.unflagged:
+    if error.unflagged and premise.flagged < tolerance:
         rest = (tolerance - premise.flagged) / (1.0 - premise.flagged)
         walks.append(Walk(_rounded(rest * seen), alpha * error.unflagged, clean[1], unflagged=True))
     return tuple(walk for walk in walks if walk.tolerance > 0.0)
