@@ -29,7 +29,7 @@ LABEL_FIT = 100  # minibatches of a fit
 SIZES = {
     "rooms": (6, 24, 96, 384),
     "reservoirs": (20, 50, 100, 200),
-    "cells": (100, 900, 2500, 10_000),
+    "cells": (100, 900, 2500, 10_000, 40_000),
     "horizon": (20, 100, 300, 1000),
     "labels in the store": (1000, 10_000, 100_000),
     "labels of a fit": (500, 2000, 8000),

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sidestep.campaign.evidence import Evidence
+from sidestep.campaign.records import State
 from sidestep.certification.auditor import Auditor
 from sidestep.certification.bounds import judge, shares_of
 from sidestep.certification.design import best_threshold, stratified
@@ -244,6 +246,25 @@ def test_people_label_in_any_order_and_the_audit_goes_on_until_it_is_decided(run
         assert audit() == decided
         second = people_audit(store, model, policy, constraints("none>=0.95"), jax.random.key(1), number=2)
         assert second.asked == tuple(range(170, 229)), "another audit draws other runs"
+
+
+def test_labels_after_a_decision_are_counted_and_used(run):
+    """Six costly runs refuse a policy; what people say of the other runs that they were asked about is not lost."""
+    model = load_model(run.config.model)
+    policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
+    with Store.create(run.path / "labels.store", model.spec, SCALE) as store:
+        auditor = Auditor(Ledger(run), model, NONE, PeopleExpert(SCALE), store)
+        audit = auditor.begin("x", seed=1, most=300, promised=0.95, candidate=0)
+        with pytest.raises(LabelsNeeded) as needed:
+            auditor.finish(audit, policy)
+        asked = needed.value.ids
+        store.label(asked, [2] * 6 + [0] * (len(asked) - 6), "ann")
+        decided = auditor.finish(audit, policy)
+        evidence = Evidence(State(), NONE, store, {}, (decided,))
+        assert (decided.status, decided.rollouts < 10) == ("refused", True)
+        assert (decided.labels, decided.seen) == (len(asked), (len(asked) - 6, 0, 6))
+        assert evidence.seen_in(decided).tolist() == [len(asked) - 6, 0, 6]
+        assert decided.constraints[0].upper < 0.95, "the certificate rests on the labels up to the decision alone"
 
 
 def test_runs_that_are_alike_are_labelled_once(run):

@@ -107,8 +107,9 @@ class Evidence:
         ]
         costs = self.costs(groups) if groups else np.zeros((0, len(self.constraints)))
         audits = [audit for audit in self.audits if audit.candidate == index and audit.figures is not None]
-        costly = costs.sum(axis=0) + sum((self._audited_costs(audit) for audit in audits), np.zeros(costs.shape[1]))
-        labels = len(costs) + sum(audit.rollouts for audit in audits)
+        seen = [self.seen_in(audit) for audit in audits]
+        costly = costs.sum(axis=0) + sum(map(self._costly, seen), np.zeros(costs.shape[1]))
+        labels = len(costs) + round(sum(float(one.sum()) for one in seen))
         return replace(candidate, labels=labels, costly=tuple(costly.tolist()))
 
     @property
@@ -126,17 +127,22 @@ class Evidence:
             predicted = self.state.rounds[group.round].slots[group.slot].costs
         return float(self.costs([group]).sum()), float(len(group.ids) * np.sum(predicted))
 
-    def _audited_costs(self, audit: Audit) -> Float[np.ndarray, " constraint"]:
-        """How many of an audit's runs count for each constraint."""
+    def seen_in(self, audit: Audit) -> Float[np.ndarray, " category"]:
+        """How many runs of an audit are of each category, those that were labelled after its decision too."""
         assert audit.figures is not None
         shares = np.array([audit.figures.side_effects[name] for name in self.store.scale.categories])
-        return cost_matrix(self.constraints).astype(float).dot(shares) * audit.rollouts
+        return np.array(audit.seen, float) if audit.seen else shares * audit.rollouts
+
+    def _costly(self, counts: Float[np.ndarray, " category"]) -> Float[np.ndarray, " constraint"]:
+        """How many of these runs count for each constraint."""
+        return cost_matrix(self.constraints).astype(float) @ counts
 
     def _audited_gap(self, audit: Audit) -> tuple[float, float]:
         if audit.figures is None or audit.candidate is None:
             return 0.0, 0.0
         predicted = np.sum(self.state.candidates[audit.candidate].predicted_costs)
-        return float(self._audited_costs(audit).sum()), float(audit.rollouts * predicted)
+        seen = self.seen_in(audit)
+        return float(self._costly(seen).sum()), float(seen.sum() * predicted)
 
     @property
     def rounds(self) -> list[Round]:

@@ -137,6 +137,7 @@ class Audit:
     constraints: tuple[Verdict, ...] = ()
     rollouts: int = 0  # that were labelled
     labels: int = 0  # that it took: distinct trajectories behind them, further opinions and known cases
+    seen: tuple[int, ...] = ()  # rollouts of each category, those labelled after the decision too; () if there are none
     figures: Figures | None = None
     reason: str | None = None  # why nothing can be certified, whatever the labels say
     acts: Acts = "mean"  # sampled: the policy draws, since the best one does

@@ -109,6 +109,7 @@ class AuditState:
     used: int  # labels read until it was decided
     needed: int  # further labels that certify if none of them is costly; 0 when it is decided
     counts: tuple[int, ...]  # of each category among the labels used
+    seen: tuple[int, ...] = ()  # the same of all runs labelled in their order, those after the decision included
     asked: tuple[int, ...] = ()  # trajectories of the store that need a label
     labels: int = 0  # trajectories of the store behind the labels used; runs that are alike share one
     premises: tuple[Premise, ...] = ()  # with what known cases say of the annotators
