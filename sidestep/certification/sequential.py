@@ -34,7 +34,8 @@ flagged; P(cost) <= d is tested by all labelled runs as well. Whichever walk is 
 Valid: r comes from other rollouts than those labelled, so that given r both walks are as above: the runs are
 independent, and so are those of them that are not flagged, each costly with chance P(cost | not flagged). The three
 errors (that r is wrong, and one for each walk) add up to alpha. A useless safety model leaves the walk over all runs,
-with a little more than half of the error: at most 1.2 times the labels of a plain audit (`benchmarks/audits.py`).
+with a little more than half of the error: at most 1.2 times the labels of a plain audit where a run promises 95 % or
+more (`benchmarks/audits.py`), and 1.25 times where it promises 90 %.
 
 **With annotators that err**, d in both walks is the tolerance of what labels say: d (1 - m), m being the bound on what
 they miss. Known cases, hidden among the questions, give m; they are other trajectories, so that given m the walk is as
