@@ -28,7 +28,7 @@ from sidestep.certification.forecast import Known, Runs, forecast
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.opinions import Procedure, costly_categories, procedure
 from sidestep.certification.records import Premise, split_confidence
-from sidestep.certification.sequential import SequentialAudit, cross, walks_of
+from sidestep.certification.sequential import SequentialAudit, Walk, cross, walks_of
 from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.constraints import Constraint, Scale, parse_constraints
 from sidestep.core.model import FunctionPolicy, Space, Spec, Variable
@@ -220,11 +220,10 @@ class Strata:
         for row, one in enumerate(premises):
             rows.setdefault(one, []).append(row)
         labelled = runs.labelled(answers)
+        drawn = labelled.draw((self.repetitions, LABELLED), random)
+        known = [own for own, repetitions in rows.items() for _ in repetitions]
         decide = self._sequential if self.method == "sequential" else self._fixed
-        wrong = 0
-        for own, repetitions in rows.items():
-            drawn = labelled.draw((len(repetitions), LABELLED), random)
-            wrong += int(decide(constraints, own, labelled.said, labelled.flags, drawn).sum())
+        wrong = int(decide(constraints, known, labelled.said, labelled.flags, drawn).sum())
         error = float(np.sqrt(0.05 * 0.95 / self.repetitions))
         return {"false": wrong / self.repetitions, "allowed": 0.05 + 3 * error}
 
@@ -239,7 +238,7 @@ class Strata:
     def _sequential(
         self,
         constraints: tuple[Constraint, ...],
-        premises: tuple[Premise, ...],
+        premises: list[tuple[Premise, ...]],
         said: np.ndarray,
         flags: np.ndarray,
         drawn: np.ndarray,
@@ -247,18 +246,21 @@ class Strata:
         """Which of the audits, one per row of drawn runs, certify any constraint."""
         alpha = (1.0 - CONFIDENCE) / len(constraints)
         certified = np.zeros(len(drawn), bool)
-        for number, (constraint, premise) in enumerate(zip(constraints, premises, strict=True)):
-            costly = np.array(constraint.cost_weights, bool)[said][drawn]
-            flagged = flags[:, number][drawn]
-            for walk in walks_of(constraint.tolerance, premise, alpha):
-                crossed = cross(walk, costly, flagged, LABELLED)
-                certified |= (crossed.certified <= LABELLED) & (crossed.certified <= crossed.refused)
+        for number, constraint in enumerate(constraints):
+            cost, flagged = np.array(constraint.cost_weights, bool)[said], flags[:, number]
+            rows: dict[Walk, list[int]] = {}
+            for row, one in enumerate(premises):
+                for walk in walks_of(constraint.tolerance, one[number], alpha):
+                    rows.setdefault(walk, []).append(row)
+            for walk, own in rows.items():
+                crossed = cross(walk, cost[drawn[own]], flagged[drawn[own]], LABELLED)
+                certified[own] |= (crossed.certified <= LABELLED) & (crossed.certified <= crossed.refused)
         return certified
 
     def _fixed(
         self,
         constraints: tuple[Constraint, ...],
-        premises: tuple[Premise, ...],
+        premises: list[tuple[Premise, ...]],
         said: np.ndarray,
         flags: np.ndarray,
         drawn: np.ndarray,
@@ -268,8 +270,8 @@ class Strata:
         rest = np.stack([(costs & ~flags)[drawn].sum(axis=1), (~flags)[drawn].sum(axis=1)], axis=-1)
         return np.array(
             [
-                any(one.certified for one in judge(constraints, count, CONFIDENCE, premises, [tuple(n) for n in own]))
-                for count, own in zip(counts.tolist(), rest.tolist(), strict=True)
+                any(one.certified for one in judge(constraints, count, CONFIDENCE, known, [tuple(n) for n in own]))
+                for known, count, own in zip(premises, counts.tolist(), rest.tolist(), strict=True)
             ]
         )
 

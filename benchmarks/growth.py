@@ -1,10 +1,11 @@
 """What grows how: rooms, reservoirs, cells of a grid, the horizon, labels, categories.
 
-    python benchmarks/growth.py [--quick] [--out FOLDER]
+    python benchmarks/growth.py [--what rooms cells] [--quick] [--out FOLDER]
 
-writes growth.json and growth.md. A point is measured in a process of its own, for its peak of memory. Seconds are CPU
-seconds of that process, which other work on the machine changes little. The exponent of a quantity is the slope of
-log(seconds) over log(size) between the two largest sizes; 1 is linear.
+writes growth.json and growth.md; points that are not measured now stay as they are. A point is measured in a process
+of its own, for its peak of memory. Seconds are CPU seconds of that process, which other work on the machine changes
+little. The exponent of a quantity is the slope of log(seconds) over log(size) between the two largest sizes; 1 is
+linear.
 """
 
 import json
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from runner import parser, results
+from runner import merged, parser, results
 
 from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, markdown
@@ -28,7 +29,7 @@ LABEL_FIT = 100  # minibatches of a fit
 SIZES = {
     "rooms": (6, 24, 96, 384),
     "reservoirs": (20, 50, 100, 200),
-    "cells": (100, 900, 2500, 10_000),
+    "cells": (100, 900, 2500, 10_000, 40_000),
     "horizon": (20, 100, 300, 1000),
     "labels in the store": (1000, 10_000, 100_000),
     "labels of a fit": (500, 2000, 8000),
@@ -216,11 +217,15 @@ def main() -> None:
     options = made.parse_args()
     chosen = QUICK if options.quick else SIZES
     tasks = [Point(what, size) for what in options.what for size in chosen[what]]
-    points = results([Job(f"{task.what.replace(' ', '-')}-{task.size}", task) for task in tasks], options)
+    new = results([Job(f"{task.what.replace(' ', '-')}-{task.size}", task) for task in tasks], options)
+    file = options.out / "growth.json"
+    old = json.loads(file.read_text())["points"] if file.exists() else []
+    order = list(SIZES)
+    points = sorted(merged(old, new, ["what", "size"]), key=lambda one: (order.index(one["what"]), one["size"]))
     about = heading("Growth: CPU seconds by size", [0])
     document = {**about, "points": points, "rows": table(points)}
     options.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(options.out / "growth.json", json.dumps(document, indent=1) + "\n")
+    atomic_write(file, json.dumps(document, indent=1) + "\n")
     atomic_write(options.out / "growth.md", markdown(table(points), about))
 
 

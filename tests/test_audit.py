@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sidestep.campaign.evidence import Evidence
+from sidestep.campaign.records import State
 from sidestep.certification.auditor import Auditor
 from sidestep.certification.bounds import judge, shares_of
-from sidestep.certification.design import best_threshold
+from sidestep.certification.design import best_threshold, stratified
 from sidestep.certification.known import make_design
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.opinions import procedure, settle
@@ -246,6 +248,25 @@ def test_people_label_in_any_order_and_the_audit_goes_on_until_it_is_decided(run
         assert second.asked == tuple(range(170, 229)), "another audit draws other runs"
 
 
+def test_labels_after_a_decision_are_counted_and_used(run):
+    """Six costly runs refuse a policy; what people say of the other runs that they were asked about is not lost."""
+    model = load_model(run.config.model)
+    policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
+    with Store.create(run.path / "labels.store", model.spec, SCALE) as store:
+        auditor = Auditor(Ledger(run), model, NONE, PeopleExpert(SCALE), store)
+        audit = auditor.begin("x", seed=1, most=300, promised=0.95, candidate=0)
+        with pytest.raises(LabelsNeeded) as needed:
+            auditor.finish(audit, policy)
+        asked = needed.value.ids
+        store.label(asked, [2] * 6 + [0] * (len(asked) - 6), "ann")
+        decided = auditor.finish(audit, policy)
+        evidence = Evidence(State(), NONE, store, {}, (decided,))
+        assert (decided.status, decided.rollouts < 10) == ("refused", True)
+        assert (decided.labels, decided.seen) == (len(asked), (len(asked) - 6, 0, 6))
+        assert evidence.seen_in(decided).tolist() == [len(asked) - 6, 0, 6]
+        assert decided.constraints[0].estimate == 0.0, "the verdict rests on the labels up to the decision alone"
+
+
 def test_runs_that_are_alike_are_labelled_once(run):
     model = load_model(run.config.model)
     asked = constraints("none>=0.95")
@@ -377,6 +398,28 @@ class TestStrata:
         assert walks_of(0.05, Premise(missed=1.0), 0.05) == ()
         assert SequentialAudit(NONE, premises=(Premise(missed=1.0),)).read([]).status == "refused"
 
+    def test_a_bound_beyond_the_tolerance_gives_no_error_back(self):
+        """Whoever goes back to a plain audit because of the bound on flagged runs has spent that bound's error."""
+        beyond = Premise(threshold=0.5, flagged=0.06)
+        (walk,) = walks_of(0.05, beyond, 0.05)
+        assert not walk.unflagged
+        assert walk.alpha == pytest.approx(0.05 * shares_of(beyond).all_runs)
+        (verdict,) = judge(NONE, [500, 0, 0], 0.95, (beyond,), [(0, 470)])
+        (plain,) = judge(NONE, [500, 0, 0], 0.95)
+        assert 0.95 < verdict.lower < plain.lower
+
+    def test_whether_there_are_strata_is_for_the_pilot_to_say(self, run, monkeypatch):
+        """The first part of the predicted rollouts flags 3 %, the rest 8 %: more than is tolerated."""
+        predicted = np.zeros((2000, 3))
+        predicted[:, 0] = 1.0
+        predicted[np.r_[0:6, 200:344]] = [0.0, 0.0, 1.0]
+        monkeypatch.setattr("sidestep.certification.design.predict", lambda safety, trajectory: predicted)
+        model = load_model(run.config.model)
+        policy = make_policy(model, jax.random.key(0), widths=(4,)).mean()
+        (premise,) = stratified(model, policy, object(), NONE, 0.05, jax.random.key(0), rollouts=2000)
+        assert premise.threshold is not None
+        assert premise.flagged > 0.05
+
     def test_the_threshold_follows_predictions(self):
         random = np.random.default_rng(0)
         sharp = np.where(random.random(5000) < 0.03, 0.95, 0.0005)
@@ -431,6 +474,7 @@ class TestStratifiedAudits:
                     predicted.append(auditor.ledger.open.premises)
                     store.label(needed.ids, far(store.get(needed.ids)), "ann")
         assert decided.certified
+        assert "their errors are not covered" in decided.basis
         assert decided.labels < 250
         assert len(set(predicted)) == 1, "what was predicted before the first label stays"
 

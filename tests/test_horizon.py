@@ -13,6 +13,7 @@ from sidestep.core.model import FinitePart, rollout
 from sidestep.finite.horizon import Limit, horizon_optimum
 from sidestep.finite.runs import fresh_runs, prospect, visited_pairs
 from sidestep.finite.tabular import draws, horizon_policy
+from sidestep.labels.packing import category_table
 from sidestep.models.domains.boxpushing.model import Boxpushing
 
 LEDGE = "S....\n...B.\nxx.Fx\nxx.Fx\nxx.Fx\nxx.Fx\nxx.Fx\nG....\n"
@@ -169,3 +170,15 @@ def test_the_certifiable_chance_passes_as_often_as_promised(tolerance):
     passed = [upper_bound(int(count), rollouts, alpha) <= tolerance for count in counts]
     assert often[passed].sum() / 4000 == pytest.approx(0.9, abs=0.02)
     assert certifiable_chance(tolerance, 10, alpha, 0.9) is None
+
+
+def test_pairs_labelled_in_blocks_are_those_labelled_at_once(monkeypatch):
+    finite, _ = random_model(3)
+
+    def label(steps):
+        return 10 * steps.states[:, 0].argmax(axis=1) + steps.actions[:, 0].argmax(axis=1)
+
+    whole = category_table(finite, label)
+    monkeypatch.setattr("sidestep.labels.packing.BLOCK", 2)
+    assert np.array_equal(category_table(finite, label), whole)
+    assert whole[3, 2] == 32

@@ -108,32 +108,29 @@ class Evidence:
         ]
         costs = self.costs(groups) if groups else np.zeros((0, len(self.constraints)))
         audits = [audit for audit in self.audits if audit.candidate == index and audit.figures is not None]
-        costly = costs.sum(axis=0) + sum((self._audited_costs(audit) for audit in audits), np.zeros(costs.shape[1]))
-        audited = sum(audit.rollouts for audit in audits)
-        expected = sum((self._expected[group] for group in groups), audited * np.array(candidate.predicted_costs))
+        seen = [self.seen_in(audit) for audit in audits]
+        costly = costs.sum(axis=0) + sum(map(self._costly, seen), np.zeros(costs.shape[1]))
+        audited = round(sum(float(one.sum()) for one in seen))
+        predicted = np.array(candidate.predicted_costs)
+        expected = sum((self._expected(group, predicted) for group in groups), audited * predicted)
         labels = len(costs) + audited
         return replace(candidate, labels=labels, costly=tuple(costly.tolist()), expected=tuple(expected.tolist()))
 
+    def _expected(self, group: Group, predicted: np.ndarray) -> Float[np.ndarray, " constraint"]:
+        """How many labels of a policy's plain rollouts should be costly: by what is foreseen of these trajectories, or
+        by what is predicted of the policy, where a fit has learned from these labels."""
+        return self._foreseen[group] if group in self._foreseen else len(group.ids) * predicted
+
     @cached_property
-    def _expected(self) -> dict[Group, Float[np.ndarray, " constraint"]]:
-        """How many labels of a policy's plain rollouts should be costly: by what is predicted of these trajectories, or
-        of the policy, where a fit has learned from these labels since."""
+    def _foreseen(self) -> dict[Group, Float[np.ndarray, " constraint"]]:
+        """How many labels of candidates' own rollouts should be costly; no fit has learned from them."""
         checks = [group for group in self.state.asked if group.candidate is not None]
-        of_policy = [group for group in self.state.asked if group.candidate is None and group.slot is not None]
-        found = {group: len(group.ids) * np.array(self._predicted_costs(group)) for group in (*of_policy, *checks)}
         if self.foresee is None or not checks:
-            return found
+            return {}
         ids = [i for group in checks for i in group.ids]
         costs = self.foresee(self.store.get(ids)) @ cost_matrix(self.constraints).T.astype(float)
         cost_of = dict(zip(ids, costs, strict=True))
-        return found | {group: np.sum([cost_of[i] for i in group.ids], axis=0) for group in checks}
-
-    def _predicted_costs(self, group: Group) -> tuple[float, ...]:
-        """Of the policy whose plain rollouts these are, when they were asked about."""
-        if group.candidate is not None:
-            return self.state.candidates[group.candidate].predicted_costs
-        assert group.slot is not None
-        return self.state.rounds[group.round].slots[group.slot].costs
+        return {group: np.sum([cost_of[i] for i in group.ids], axis=0) for group in checks}
 
     @property
     def optimism(self) -> float:
@@ -143,19 +140,29 @@ class Evidence:
 
     def _gap(self, group: Group) -> tuple[float, float]:
         """(costly, predicted) of the labels of a policy's plain rollouts."""
-        return float(self.costs([group]).sum()), float(self._expected[group].sum())
+        if group.candidate is not None:
+            predicted = self.state.candidates[group.candidate].predicted_costs
+        else:
+            assert group.slot is not None
+            predicted = self.state.rounds[group.round].slots[group.slot].costs
+        return float(self.costs([group]).sum()), float(self._expected(group, np.array(predicted)).sum())
 
-    def _audited_costs(self, audit: Audit) -> Float[np.ndarray, " constraint"]:
-        """How many of an audit's runs count for each constraint."""
+    def seen_in(self, audit: Audit) -> Float[np.ndarray, " category"]:
+        """How many runs of an audit are of each category, those that were labelled after its decision too."""
         assert audit.figures is not None
         shares = np.array([audit.figures.side_effects[name] for name in self.store.scale.categories])
-        return cost_matrix(self.constraints).astype(float).dot(shares) * audit.rollouts
+        return np.array(audit.seen, float) if audit.seen else shares * audit.rollouts
+
+    def _costly(self, counts: Float[np.ndarray, " category"]) -> Float[np.ndarray, " constraint"]:
+        """How many of these runs count for each constraint."""
+        return cost_matrix(self.constraints).astype(float) @ counts
 
     def _audited_gap(self, audit: Audit) -> tuple[float, float]:
         if audit.figures is None or audit.candidate is None:
             return 0.0, 0.0
         predicted = np.sum(self.state.candidates[audit.candidate].predicted_costs)
-        return float(self._audited_costs(audit).sum()), float(audit.rollouts * predicted)
+        seen = self.seen_in(audit)
+        return float(self._costly(seen).sum()), float(seen.sum() * predicted)
 
     @property
     def rounds(self) -> list[Round]:

@@ -188,7 +188,7 @@ class Auditor:
         categories = self.store.scale.categories
         shares = {name: n / max(state.used, 1) for name, n in zip(categories, state.counts, strict=True)}
         figures = Figures(fresh_return(self.model, policy, jax.random.fold_in(key, number)), shares)
-        return _closed(audit, state.verdicts, figures, state.used, state.labels)
+        return _closed(replace(audit, seen=state.seen), state.verdicts, figures, state.used, state.labels)
 
     def _unknown(self) -> tuple[Verdict, ...]:
         return tuple(Verdict(one.text, None, 0.0, 1.0, met=False, certified=False) for one in self.constraints)

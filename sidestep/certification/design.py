@@ -2,7 +2,8 @@
 
 A run is flagged where its predicted cost is at least a threshold. A low threshold misses less, and flags more, which
 counts as costly unseen. The threshold is chosen by a first part of the rollouts, for the fewest labels if predictions
-are right; the bound on flagged runs comes from the others. Neither needs a label, so neither costs any.
+are right; the bound on flagged runs comes from the others. Neither needs a label, so neither costs any. Whether there
+are strata at all is also for the first part to say: who drops them because of the bound has looked at it twice.
 """
 
 import math
@@ -64,8 +65,8 @@ def stratified(
         if threshold is None:
             premises.append(Premise())
             continue
-        flagged = flagged_bound(int((rest[:, number] >= threshold).sum()), len(rest), alpha)
-        premises.append(Premise(threshold, flagged) if flagged < constraint.tolerance else Premise())
+        flagged = int((rest[:, number] >= threshold).sum())
+        premises.append(Premise(threshold, flagged_bound(flagged, len(rest), alpha)))
     return tuple(premises)
 
 

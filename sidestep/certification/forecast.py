@@ -76,10 +76,9 @@ class Known:
         made = []
         for number, constraint in enumerate(constraints):
             premise = Premise()
-            if rollouts:
+            if rollouts and runs.flagged[number] < constraint.tolerance:
                 flagged = flagged_bound(random.binomial(rollouts, runs.flagged[number]), rollouts, alpha)
-                if flagged < constraint.tolerance:
-                    premise = Premise(threshold=0.5, flagged=flagged)
+                premise = Premise(threshold=0.5, flagged=flagged)
             if self.harmful:
                 missed, alarms = self._bounds(constraint, runs, answers, alpha, random)
                 premise = Premise(premise.threshold, premise.flagged, missed, alarms)

@@ -65,6 +65,8 @@ def people_audit(
             break
     if not heard_all and state.status != "undecided":
         state = replace(state, status="undecided", needed=1)
+    known = categories[: categories.index(None)] if None in categories else categories
+    seen = np.bincount(np.array(known, int), minlength=len(state.counts)).tolist()
     asked = asking.asked if state.needed else []
     if doubtful := sorted(asking.cannot_tell & set(asked)):
         raise InputError(
@@ -72,7 +74,8 @@ def people_audit(
             "every constraint, so it cannot count as one that does; give it a label",
             place=str(store.path),
         )
-    return replace(state, asked=tuple(asked), labels=asking.labels, premises=premises, annotators=asking.annotators)
+    given = replace(state, seen=tuple(seen), asked=tuple(asked), labels=asking.labels)
+    return replace(given, premises=premises, annotators=asking.annotators)
 
 
 class Asking:

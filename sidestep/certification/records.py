@@ -137,6 +137,7 @@ class Audit:
     constraints: tuple[Verdict, ...] = ()
     rollouts: int = 0  # that were labelled
     labels: int = 0  # that it took: distinct trajectories behind them, further opinions and known cases
+    seen: tuple[int, ...] = ()  # rollouts of each category, those labelled after the decision too; () if there are none
     figures: Figures | None = None
     reason: str | None = None  # why nothing can be certified, whatever the labels say
     acts: Acts = "mean"  # sampled: the policy draws, since the best one does
@@ -173,6 +174,8 @@ class Audit:
             )
         if covered and len(covered) < len(self.premises):
             parts.append("of the other constraints too few harmful cases are known, and labels count as the truth")
+        if not covered and self.method == "sequential":
+            parts.append("what annotators say counts as the truth: their errors are not covered")
         return "; ".join(parts) or None
 
 

@@ -17,7 +17,7 @@ from sidestep.core.records import to_json
 from sidestep.deploy.solve import work_on
 from sidestep.finite.horizon import Limit, horizon_optimum
 from sidestep.labels.experts import Expert
-from sidestep.planning.exact import all_pairs
+from sidestep.labels.packing import category_table
 from sidestep.runs.folder import LABELS, Run
 from sidestep.runs.loaded import LoadedRun
 from sidestep.runs.records import Round
@@ -88,8 +88,7 @@ class ExactOptimum:
 def categories_of(model: FiniteModel, expert: Expert) -> np.ndarray:
     """What the expert says of every pair (N, A)."""
     assert expert.label is not None
-    finite = model.finite
-    return np.asarray(expert.label(all_pairs(finite))).reshape(finite.reward.shape)
+    return category_table(model.finite, expert.label)
 
 
 def limit_of(constraint: Constraint) -> Limit:

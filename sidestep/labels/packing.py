@@ -1,6 +1,6 @@
 """Trajectories as bytes and back: the real steps alone, each as (state, action, reward) in little-endian float32."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 from sidestep.core.errors import InputError
 
 if TYPE_CHECKING:
-    from sidestep.core.model import Trajectory
+    from sidestep.core.model import FinitePart, Trajectory
+
+BLOCK = 10_000  # states whose pairs are labelled at once
 
 
 def pack(trajectories: "Trajectory", state_names: Sequence[str], action_names: Sequence[str]) -> list[bytes]:
@@ -58,6 +60,19 @@ def single_steps(states: ArrayLike, actions: ArrayLike, rewards: ArrayLike) -> "
     """State-action pairs as trajectories of one step, from states (batch, state), actions (batch, action), rewards."""
     state, action, reward = (np.asarray(part, np.float32)[:, None] for part in (states, actions, rewards))
     return trajectory(state, action, reward, np.ones(len(reward), np.int32))
+
+
+def category_table(finite: "FinitePart", label: Callable[["Trajectory"], ArrayLike]) -> np.ndarray:
+    """What `label` says of every pair (N, A), in blocks of states: all pairs at once can take gigabytes."""
+    actions = finite.reward.shape[1]
+    blocks = []
+    for start in range(0, len(finite.reward), BLOCK):
+        part = slice(start, start + BLOCK)
+        states, rewards = finite.encoding[part], finite.reward[part]
+        choices = np.tile(np.eye(actions), (len(states), 1))
+        found = label(single_steps(np.repeat(states, actions, axis=0), choices, rewards.ravel()))
+        blocks.append(np.asarray(found).reshape(rewards.shape))
+    return np.concatenate(blocks)
 
 
 def trajectory(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, length: np.ndarray) -> "Trajectory":

@@ -16,8 +16,8 @@ from sidestep.finite.occupancy import Bound, occupancy_lp
 from sidestep.finite.runs import prospect
 from sidestep.finite.tabular import horizon_policy
 from sidestep.finite.values import evaluate, from_start, value_iteration
+from sidestep.labels.packing import category_table
 from sidestep.labels.rules import Rule
-from sidestep.labels.store import single_steps
 from sidestep.models.domains import find_domain
 from sidestep.policies.networks import NetworkPolicy
 
@@ -73,17 +73,11 @@ def side_effects(model: FiniteModel, rule: Rule) -> dict[str, np.ndarray]:
 
 def step_table(model: FiniteModel, rule: Rule) -> np.ndarray:
     """The category of each pair (N, A) by the rule."""
-    finite = model.finite
     if rule.step_categories is None:
         raise InputError(
             f"the rule '{rule.name}' judges whole trajectories, and exact methods need side effects of single steps"
         )
-    states, actions = finite.reward.shape
-    pairs = single_steps(
-        np.repeat(finite.encoding, actions, axis=0), np.tile(np.eye(actions), (states, 1)), finite.reward.ravel()
-    )
-    category = np.asarray(rule.step_categories(pairs)).reshape(states, actions)
-    return np.minimum(category, len(step_names(rule)) - 1)
+    return np.minimum(category_table(model.finite, rule.step_categories), len(step_names(rule)) - 1)
 
 
 def step_names(rule: Rule) -> tuple[str, ...]:
