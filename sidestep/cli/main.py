@@ -1,5 +1,6 @@
 """`sidestep COMMAND ...`: find the command, carry it out, and say in one sentence what went wrong."""
 
+import difflib
 import os
 import sys
 from importlib import import_module
@@ -96,7 +97,9 @@ def _parse(words: list[str]) -> Command:
         print(f"sidestep {__version__}" if first == "--version" else help_text())
         raise SystemExit(0)
     if first not in COMMANDS:
-        raise InputError(f"there is no command '{shortened(first)}'; the commands are {', '.join(COMMANDS)}")
+        close = difflib.get_close_matches(first, COMMANDS, 1)
+        advice = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command '{shortened(first)}'; {advice}")
     return parse(COMMANDS[first], f"sidestep {first}", words[1:])
 
 

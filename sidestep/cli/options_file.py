@@ -30,8 +30,9 @@ def read_options(file: Path) -> dict[str, object]:
     """The options in this file, by name."""
     if is_config(file):
         return _of_run(read_config(file), file)
+    content_bytes = read_bytes(file)
     try:
-        text = read_bytes(file).decode("utf-8")
+        text = content_bytes.decode("utf-8")
         content = json.loads(text) if file.suffix.lower() == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not a file of options ({error}); expected TOML or JSON", place=str(file)) from None
