@@ -1,5 +1,6 @@
 """The main job and its steps from Python: live objects, what the answer offers, and what is refused."""
 
+import re
 from dataclasses import replace
 
 import equinox as eqx
@@ -96,6 +97,19 @@ def test_a_run_of_objects_is_loaded_and_says_which_object_it_needs(solved, capsy
     assert main(["plan", "--config", str(answer.path / "config.json")]) == 2
     resumed = sidestep.resume(answer.path, model=yard(), expert=slow, verbose=False)
     assert replace(resumed.certificate, seconds=0) == replace(answer.certificate, seconds=0)
+
+
+def test_labelled_steps_have_a_report_with_before_after_and_a_failing_run(tmp_path):
+    answer = sidestep.solve(
+        "driving?horizon=40", constraints=["none>=0.7"], rollouts=5000, out=tmp_path / "run", verbose=False
+    )
+    text = (answer.path / "report.html").read_text()
+    assert "Before: a policy that ignores side effects" in text
+    assert "After: the final policy" in text
+    assert re.search(r"\d+ of 1,000 fresh runs of the final policy had a side effect", text)
+    assert "less than the" in answer.finding.sentence, "the price is told"
+    assert "run.monitor" not in text, "there is no safety model to monitor with"
+    assert '<th scope="col">accuracy</th>' not in text, "nothing is known of it"
 
 
 def test_people_label_in_a_store_of_theirs(tmp_path, capsys):

@@ -59,7 +59,7 @@ def verdict_line(verdict: Verdict, result: Result) -> str:
         return f"  {verdict.text}: {verdict.estimate:.6g}, computed exactly: "
     observed = "unknown" if verdict.estimate is None else f"{verdict.estimate:.4f}"
     return (
-        f"  {verdict.text}: {observed} in {result.rollouts} fresh rollouts, {bound_in_words(verdict)} "
+        f"  {verdict.text}: {observed} in {result.rollouts:,} fresh rollouts, {bound_in_words(verdict)} "
         f"with {percent(result.confidence)} confidence: "
     )
 

@@ -176,7 +176,7 @@ class Fit:
         None,
         _of_fit(
             "sparsity",
-            "Pull towards reading few entries of state and action; 0.01 helps where side effects depend on few of many.",
+            "Pull towards reading few entries of state and action; 0.01 helps where side effects depend on few.",
         ),
     )
     average: float | None = option(
