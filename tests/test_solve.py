@@ -184,6 +184,7 @@ def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path):
     loaded = sidestep.load(answer.path, model=model)
     assert (loaded.policy.act(state) == answer.policy.act(state)).all()
     assert type(loaded.policy.policy.net) is Linear
+    assert "(the level)" in answer.report().read_text(), "drawn as the model says"
     with pytest.raises(sidestep.InputError, match="the network 'Linear' is your own"):
         answer.export(tmp_path / "policy.py")
 
