@@ -122,9 +122,9 @@ def _about_file(error: OSError) -> InputError:
 
 
 def _about_memory(error: Exception) -> InputError | None:
-    """Python and XLA each have their own way to say that memory does not suffice."""
+    """Python and XLA each have their own way to say that there is too little memory."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return InputError("the memory of this machine does not suffice for this; ask for less at a time")
+        return InputError("this machine has too little memory for this; ask for less at a time")
     return None
 
 

@@ -42,7 +42,7 @@ def read_options(file: Path) -> dict[str, object]:
     for name, value in content.items():
         for key, one in value.items() if isinstance(value, dict) else [(name, value)]:
             if key in flat:
-                raise InputError(f"'{key}' stands twice in the file", place=str(file))
+                raise InputError(f"'{key}' is given twice in the file", place=str(file))
             flat[key] = one
     return flat
 
