@@ -174,7 +174,8 @@ def failing(folder: Folder) -> Html:
     if folder.safety is not None:
         return _blamed(folder, bad, frame, "failing")
     caption = f"{bad.words} ({frame.title})"
-    drawn = draw_view(frame, bad.points, bad.trajectory.length, np.array([bad.category]), folder.categories)
+    length, category = np.asarray(bad.trajectory.length), np.array([bad.category])
+    drawn = draw_view(frame, bad.points, length, category, folder.categories)
     return join([paragraph(bad.words), beside((svg("failing-view", caption, drawn), f"The run ({frame.title})."))])
 
 
