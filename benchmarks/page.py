@@ -27,7 +27,7 @@ What the paper prints, what our runs gave, and the best that is possible, side b
 `discounted` with a discount of 0.99; the paper's rewards fit only the latter (see [reproduce](reproduce.md)). The rows
 *Sidestep, campaign* are this package's main job, which asks for its own labels and certifies its answer. Networks are
 judged by sampled actions, as the paper does. This page is written by `python benchmarks/page.py` from the files in
-[results](results) and from [campaign.json](../benchmarks/results/campaign.json) and its neighbours.
+`docs/results/` and from [campaign.json](../benchmarks/results/campaign.json) and its neighbours.
 """
 DIFFERENCES = """## Where text, code and our results differ
 

@@ -188,7 +188,7 @@ def campaign(tmp_path_factory):
     )
     load_rule(f"{file}:rule", load_model(reference))  # the user has given this rule to a command before
     put_policy(folder, reference)
-    put_policy(folder, reference, "round-0.safetensors", seed=1)
+    put_policy(folder, reference, "before.safetensors", seed=1)
     model = load_model(reference)
     trajectories = rollout(model, UniformPolicy(model), jax.random.key(0), 12)
     with Store.create(folder / "labels.store", model.spec, Scale(CATEGORIES)) as store:
@@ -244,7 +244,7 @@ def test_a_campaign_shows_its_figures(campaign_page):
     text = campaign_page.text
     # Two figures of the rounds, three of the epochs, four views before and after, calibration, two of the blame.
     assert campaign_page.tags.count("svg") == 2 + 3 + 3 * 2 + 1 + 2, "no failing run was kept"
-    assert "Before: the policy of the first round" in text
+    assert "Before: a policy that ignores side effects" in text
     assert "After: the final policy" in text
     assert "coloured by the rule" in text
     assert "held out: accuracy 0.875, log loss 0.25, calibration error 0.0625" in text
@@ -328,7 +328,12 @@ def test_a_run_without_rule_says_so(campaign, tmp_path):
     ("constraints", "counts", "sentence", "kind"),
     [
         (["none>=0.95"], (1904, 90, 6), "Not proved: none>=0.95 held in the audit", "fair"),
-        (["none>=0.95"], (1000, 900, 100), "Not safe enough: the policy does not keep none>=0.95: 50 of 100", "bad"),
+        (
+            ["none>=0.95"],
+            (1000, 900, 100),
+            "Not safe enough: none>=0.95 did not hold in the audit: 50 of 100 runs were free of side effects, at most",
+            "bad",
+        ),
         ([], (2000, 0, 0), "A policy was planned without any constraint. It earns -12.3 per run.", "fair"),
     ],
 )

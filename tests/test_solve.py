@@ -1,5 +1,6 @@
 """The main job and its steps from Python: live objects, what the answer offers, and what is refused."""
 
+import re
 from dataclasses import replace
 
 import equinox as eqx
@@ -98,6 +99,19 @@ def test_a_run_of_objects_is_loaded_and_says_which_object_it_needs(solved, capsy
     assert replace(resumed.certificate, seconds=0) == replace(answer.certificate, seconds=0)
 
 
+def test_labelled_steps_have_a_report_with_before_after_and_a_failing_run(tmp_path):
+    answer = sidestep.solve(
+        "driving?horizon=40", constraints=["none>=0.7"], rollouts=5000, out=tmp_path / "run", verbose=False
+    )
+    text = (answer.path / "report.html").read_text()
+    assert "Before: a policy that ignores side effects" in text
+    assert "After: the final policy" in text
+    assert re.search(r"\d+ of 1,000 fresh runs of the final policy had a side effect", text)
+    assert "less than the" in answer.finding.sentence, "the price is told"
+    assert "run.monitor" not in text, "there is no safety model to monitor with"
+    assert '<th scope="col">accuracy</th>' not in text, "nothing is known of it"
+
+
 def test_people_label_in_a_store_of_theirs(tmp_path, capsys):
     model = yard()
     with sidestep.Store.create(tmp_path / "ours.store", model.spec, sidestep.Scale(("fine", "poor"))) as store:
@@ -170,6 +184,7 @@ def test_a_network_of_ones_own_is_trained_saved_and_loaded(tmp_path):
     loaded = sidestep.load(answer.path, model=model)
     assert (loaded.policy.act(state) == answer.policy.act(state)).all()
     assert type(loaded.policy.policy.net) is Linear
+    assert "(the level)" in answer.report().read_text(), "drawn as the model says"
     with pytest.raises(sidestep.InputError, match="the network 'Linear' is your own"):
         answer.export(tmp_path / "policy.py")
 

@@ -5,6 +5,7 @@ The environment sees the installed dependencies through a .pth file, which makes
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -83,6 +84,8 @@ def test_the_wheel_holds_what_is_needed_and_its_version(wheel):
     assert f"\nVersion: {version}\n" in text
     needed = [line for line in text.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
     assert not any("scikit-learn" in line for line in needed)
+    assert "## From Python" in text, "the package index shows the README"
+    assert not re.search(r"\]\((?!https://)", text), "a link into the repository leads nowhere there"
 
 
 def test_solve_plan_and_demo_work_outside_of_the_repository(outside):

@@ -97,6 +97,8 @@ class PairStrategy:
     def advance(self, state: State, evidence: Evidence) -> tuple[State, list[Question]]:
         category = self._categories(evidence)
         plan = self._plan(category)
+        if state.round == 0:
+            self.setting.keep("before.safetensors", horizon_policy(self._ignoring(plan, category), self.model))
         visits = plan.optimum.visits.ravel()
         visited = plan.optimum.possible.ravel() if plan.proof == "exact" else visits > VISITED
         unknown = np.flatnonzero(visited & (category < 0))
@@ -142,6 +144,10 @@ class PairStrategy:
         if wanted == "auto" and avoiding is not None and avoiding.value >= plan.optimum.value - little:
             return Plan("avoid", "rollouts" if tolerances.all() else "exact", avoiding)
         return plan
+
+    def _ignoring(self, plan: Plan, category: np.ndarray) -> HorizonOptimum:
+        """The optimum while no side effect is known, which the report shows as the policy before."""
+        return (plan if (category < 0).all() else self._plan(np.full_like(category, -1))).optimum
 
     def _within(self, used: Used, category: np.ndarray, tolerances: np.ndarray) -> Plan:
         """With room for an audit on rollouts, if it costs little; else up to the tolerance, and proven."""

@@ -59,7 +59,7 @@ def verdict_line(verdict: Verdict, result: Result) -> str:
         return f"  {verdict.text}: {verdict.estimate:.6g}, computed exactly: "
     observed = "unknown" if verdict.estimate is None else f"{verdict.estimate:.4f}"
     return (
-        f"  {verdict.text}: {observed} in {result.rollouts} fresh rollouts, {bound_in_words(verdict)} "
+        f"  {verdict.text}: {observed} in {result.rollouts:,} fresh rollouts, {bound_in_words(verdict)} "
         f"with {percent(result.confidence)} confidence: "
     )
 
@@ -71,7 +71,7 @@ def steps_in_words(plan: StepPlan) -> list[str]:
         "number": "the chance and the expected number of side effects in a run are bounded",
         "avoid": "side effects are avoided altogether",
     }[plan.used]
-    lines = [f"{bounded}: {plan.planned_return:.6g} in {plan.horizon} steps, exactly"]
+    lines = [f"{bounded}: the plan earns {plan.planned_return:.6g} in {plan.horizon} steps, computed exactly"]
     if plan.used == "avoid":
         if plan.optimum > plan.planned_return:
             lines.append(f"the best that the tolerance allows earns at most {plan.optimum:.6g}")

@@ -168,7 +168,7 @@ class _HelpAll(argparse.Action):
     """--help-all: every option."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="Show every option, and leave.")
+        super().__init__(option_strings, dest, nargs=0, help="show every option and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> NoReturn:
         assert isinstance(parser, _Parser)

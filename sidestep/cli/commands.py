@@ -9,11 +9,19 @@ from sidestep.cli.arguments import Given, handed_on, positional, required
 from sidestep.core.options import Option, option, options_of
 from sidestep.planning.options import plan_defaults, plan_options
 from sidestep.runs.records import MOST_SEEDS
+from sidestep.safety.config import fit_settings
 
 
 def _with_default(help: str, default: object) -> str:
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
     return help if default is None else f"{help} (default: {shown})"
+
+
+def _of_fit(name: str, help: str) -> str:
+    """The help of an option of `sidestep fit`, with its defaults."""
+    usual, others = (getattr(fit_settings(kind), name) for kind in ("hazard", "classifier"))
+    shown = usual if usual == others else f"{usual}; {others} for classifier, markov and share"
+    return f"{help} (default: {shown})"
 
 
 MODEL = (
@@ -145,10 +153,10 @@ class Fit:
         "fewer labels and may be put into words; classifier: the paper's recurrent classifier; markov: of "
         "single steps; share: of single steps and of the share of them.",
     )
-    layers: int | None = option(None, "Recurrent layers.")
-    units: int | None = option(None, "Units of each.")
-    dropout: float | None = option(None, "Share of units dropped in training.")
-    members: int | None = option(None, "Models; more than one make an ensemble.")
+    layers: int | None = option(None, "Recurrent layers; by the kind without it.")
+    units: int | None = option(None, "Units of each layer; by the kind without it.")
+    dropout: float | None = option(None, "Share of units dropped in training; by the kind without it.")
+    members: int | None = option(None, "Models; more than one make an ensemble. (default: 1)")
     start: Path | None = option(None, "Continue from this fitted model instead of a fresh one.")
     resolve: Literal["newest", "majority"] = option(
         "majority",
@@ -157,19 +165,26 @@ class Fit:
     marks: bool | None = option(
         None, "Learn also from the steps at which severities were reached, where they are marked; yes, without either."
     )
-    slack: int | None = option(None, "A marked step may be off by so many steps, either way.")
-    steps: int | None = option(None, "Minibatches at most.")
-    batch: int | None = option(None, "Trajectories in a minibatch.")
-    learning_rate: float | None = option(None, "Adam's step size.")
-    balance: float | None = option(None, "Draw rare categories more often: 0 as they come, 1 all equally often.")
+    slack: int | None = option(None, _of_fit("slack", "A marked step may be off by so many steps, either way."))
+    steps: int | None = option(None, _of_fit("steps", "Minibatches at most."))
+    batch: int | None = option(None, _of_fit("batch", "Trajectories in a minibatch."))
+    learning_rate: float | None = option(None, _of_fit("learning_rate", "Adam's step size."))
+    balance: float | None = option(
+        None, _of_fit("balance", "Draw rare categories more often: 0 as they come, 1 all equally often.")
+    )
     sparsity: float | None = option(
         None,
-        "Pull towards reading few entries of state and action; 0.01 helps where side effects depend on few of many.",
+        _of_fit(
+            "sparsity",
+            "Pull towards reading few entries of state and action; 0.01 helps where side effects depend on few.",
+        ),
     )
     average: float | None = option(
-        None, "Keep a running mean of the parameters that forgets by this factor, such as 0.98."
+        None, _of_fit("average", "Keep a running mean of the parameters that forgets by this factor; 0: none.")
     )
-    held_out: float | None = option(None, "Share kept for early stopping, calibration and the report.")
+    held_out: float | None = option(
+        None, _of_fit("held_out", "Share kept for early stopping, calibration and the report.")
+    )
     seed: int = option(0, SEED, least=0)
     quiet: bool = option(False, QUIET)
     json: bool = option(False, "Print the report as JSON.")
@@ -389,9 +404,9 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The exact optimum of a finite model: without bounds, and with bounds on side effects; until an end is reached,
-    and in runs of the model's horizon.
+    """The exact optimum of a finite model, without bounds and with bounds on its side effects.
 
+    Once for runs that go on until they reach an end, once for runs of the model's horizon.
     Exit status 1 says that no policy meets the bounds.
     """
 

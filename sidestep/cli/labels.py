@@ -92,7 +92,7 @@ def _label_by_rule(store: Store, asked: Label) -> None:
     model = checked_model(reference)
     if spec_hash(model.spec) != store.model_hash:
         raise InputError(
-            f"the store is of the model '{store.model_name}', and this is another; name the right one",
+            f"the store belongs to the model '{store.model_name}', not to this one; name the right one",
             place=f"--model {reference}",
         )
     rule = load_rule(asked.rule, model)

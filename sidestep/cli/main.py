@@ -1,5 +1,6 @@
 """`sidestep COMMAND ...`: find the command, carry it out, and say in one sentence what went wrong."""
 
+import difflib
 import os
 import sys
 from importlib import import_module
@@ -96,7 +97,9 @@ def _parse(words: list[str]) -> Command:
         print(f"sidestep {__version__}" if first == "--version" else help_text())
         raise SystemExit(0)
     if first not in COMMANDS:
-        raise InputError(f"there is no command '{shortened(first)}'; the commands are {', '.join(COMMANDS)}")
+        close = difflib.get_close_matches(first, COMMANDS, 1)
+        advice = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command '{shortened(first)}'; {advice}")
     return parse(COMMANDS[first], f"sidestep {first}", words[1:])
 
 
@@ -119,9 +122,9 @@ def _about_file(error: OSError) -> InputError:
 
 
 def _about_memory(error: Exception) -> InputError | None:
-    """Python and XLA each have their own way to say that memory does not suffice."""
+    """Python and XLA each have their own way to say that there is too little memory."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return InputError("the memory of this machine does not suffice for this; ask for less at a time")
+        return InputError("this machine has too little memory for this; ask for less at a time")
     return None
 
 

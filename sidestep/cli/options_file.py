@@ -30,8 +30,9 @@ def read_options(file: Path) -> dict[str, object]:
     """The options in this file, by name."""
     if is_config(file):
         return _of_run(read_config(file), file)
+    content_bytes = read_bytes(file)
     try:
-        text = read_bytes(file).decode("utf-8")
+        text = content_bytes.decode("utf-8")
         content = json.loads(text) if file.suffix.lower() == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not a file of options ({error}); expected TOML or JSON", place=str(file)) from None
@@ -41,7 +42,7 @@ def read_options(file: Path) -> dict[str, object]:
     for name, value in content.items():
         for key, one in value.items() if isinstance(value, dict) else [(name, value)]:
             if key in flat:
-                raise InputError(f"'{key}' stands twice in the file", place=str(file))
+                raise InputError(f"'{key}' is given twice in the file", place=str(file))
             flat[key] = one
     return flat
 

@@ -98,7 +98,7 @@ def _settings_of(asked: Plan) -> JsonObject | None:
     of_run = read_config(asked.config)
     if of_run.method != asked.method:
         raise InputError(
-            f"the run of --config has the method {of_run.method}, whose settings would be taken; leave one out",
+            f"the settings in --config belong to the method {of_run.method}; leave out --method or --config",
             place=f"--method {asked.method}",
         )
     return of_run.planning if of_run.kind == "campaign" else of_run.settings

@@ -42,9 +42,11 @@ class Scale:
             if not name.isprintable() or re.search(r"[<>=+%,;\"']", name):
                 raise InputError(f"category {name!r} holds a character that constraints and tables use themselves")
             if self.categories.count(name) > 1:
-                raise InputError(f"category '{name}' stands twice in the scale {self}")
+                raise InputError(f"category '{name}' is given twice in the scale {self}")
             if name.casefold() == CANNOT_TELL:
-                raise InputError(f"'{name}' is what annotators say who have no answer, and cannot be a category")
+                raise InputError(
+                    f"'{name}' is what annotators say when they have no answer, so it cannot be a category"
+                )
 
     @classmethod
     def parse(cls, text: str) -> "Scale":

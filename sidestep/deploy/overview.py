@@ -18,7 +18,7 @@ LISTED = ("run", "model", "constraints", "method", "seed", "status", "return", "
 def runs(folder: str | Path = "runs") -> Table:
     """Every run below this folder, the oldest first."""
     if not Path(folder).is_dir():
-        raise InputError("there is no such folder; name the one that your runs are in", place=str(folder))
+        raise InputError("there is no such folder; name the one that your runs are in with --folder", place=str(folder))
     found = [Run.open(path) for path in _run_folders(Path(folder), DEPTH)]
     rows = [_row(run) for run in found]
     return Table(LISTED, sorted(rows, key=lambda row: str(row[-1])))

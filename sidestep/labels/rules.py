@@ -46,7 +46,7 @@ def load_rule(reference: RuleLike | None, model: Model, files: Files = GIVEN) ->
         )
     name = reference or next(iter(rules))
     if name not in rules:
-        raise InputError(f"expected one of {', '.join(rules)} or file.py:function", place=f"--rule {name}")
+        raise InputError(f"expected {', '.join(rules)} or file.py:function", place=f"--rule {name}")
     return _finite_only(rules[name](model), model)
 
 

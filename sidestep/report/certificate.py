@@ -6,6 +6,7 @@ import numpy as np
 
 from sidestep.certification.records import Audit, Figures, Result, Return, Verdict
 from sidestep.certification.words import (
+    at_least,
     at_most,
     bound_in_words,
     neighbours_in_words,
@@ -46,7 +47,7 @@ def _cards(folder: Folder) -> Html:
     earned = in_digits(result.returns.mean) if result.returns else "–"
     cost = earned if before is None else f"{earned} instead of {in_digits(before)}"
     used = "–" if result.labels_used is None else f"{result.labels_used:,}"
-    bounds = "; ".join(bound_in_words(verdict, 3) for verdict in verdicts)
+    bounds = "; ".join(_telling_bound(verdict) for verdict in verdicts)
     cards = (
         ("is it safe?", badge(word, KINDS[word])),
         (
@@ -57,6 +58,13 @@ def _cards(folder: Folder) -> Html:
         ("what did it take?", f"{used} labels, {result.audit_labels:,} more in audits, {duration(result.seconds)}"),
     )
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in cards), class_="cards")
+
+
+def _telling_bound(verdict: Verdict) -> str:
+    """The side that proves the constraint; where it was not met, the side that refutes it."""
+    if (">=" in verdict.text) == verdict.met:
+        return f"at least {at_least(verdict.lower, 3)}"
+    return f"at most {at_most(verdict.upper, 3)}"
 
 
 def _of_seeds(seeds: Sequence[Folder]) -> tuple[str, str]:

@@ -93,10 +93,10 @@ def multiplier_curves(histories: Histories, texts: Sequence[str]) -> Figure:
 
 
 def round_returns(rounds: Sequence[Round]) -> Figure:
-    """Return of each round's policy against the labels spent by then; dots where it is called feasible."""
+    """Return of each round's policy against the labels spent by then; open circles where it is called infeasible."""
     figure, axes = subplots()
     x, y = _column(rounds, "labels"), _column(rounds, "mean_return")
-    feasible = np.array([bool(row.feasible) for row in rounds])
+    feasible = np.array([row.feasible is not False for row in rounds])
     axes.plot(x, y, color="C0", linewidth=1.4)
     axes.plot(x[feasible], y[feasible], "o", color="C0", markersize=5)
     axes.plot(x[~feasible], y[~feasible], "o", color="C0", markersize=5, markerfacecolor="none")

@@ -9,7 +9,8 @@ from sidestep.certification.words import percent
 from sidestep.core.constraints import Constraint, Scale
 from sidestep.report.kept import Kept
 
-LEAST_PRICE = 0.005  # of the return, which is told as "hardly anything"
+LEAST_PRICE = 0.005  # of the return, which is told as "about"
+MOST_PRICE = 2.0  # of the return: a larger price is no share of it, since the return is close to zero
 BASES = ((0.02, 100), (0.002, 1000))  # of how many runs is spoken, by the tolerance of the constraint
 
 
@@ -38,19 +39,22 @@ def finding(result: Result, scale: Scale, kept: Kept | None) -> Finding:
     texts = " and ".join(verdict.text for verdict in verdicts)
     if result.certified:
         return Finding("good", f"Certified: {told}.{_price(result, kept)}")
+    price = _price(result, kept)
     if all(verdict.met for verdict in verdicts):
-        return Finding("fair", f"Not proved: {texts} held in the audit, too narrowly to be certified: {told}.")
-    return Finding("bad", f"Not safe enough: the policy does not keep {texts}: {told}.")
+        return Finding("fair", f"Not proved: {texts} held in the audit, too narrowly to be certified: {told}.{price}")
+    missed = " and ".join(verdict.text for verdict in verdicts if not verdict.met)
+    return Finding("bad", f"Not safe enough: {missed} did not hold in the audit: {told}.{price}")
 
 
 def _told(verdict: Verdict, constraint: Constraint, result: Result, scale: Scale) -> str:
-    """ "97 of 100 runs were free of side effects, at least 96 with 95 % confidence"."""
+    """ "97 of 100 runs were free of side effects, at least 96 with 95 % confidence"; at most, where too few were."""
     base = next((base for least, base in BASES if constraint.tolerance >= least), 10_000)
     event, confidence = _event(constraint, scale), percent(result.confidence)
     wanted = constraint.sense == ">="
-    bound = _down(verdict.lower * base) if wanted else _up(verdict.upper * base)
+    lower = wanted == verdict.met  # the side that proves it; where it was not met, the side that refutes it
+    bound = _down(verdict.lower * base) if lower else _up(verdict.upper * base)
     sure = "for certain" if verdict.proof == "exact" else f"with {confidence} confidence"
-    words = f"at {'least' if wanted else 'most'} {bound:,} {sure}"
+    words = f"at {'least' if lower else 'most'} {bound:,} {sure}"
     if verdict.estimate is None:
         return f"{words} of {base:,} runs {event}"
     seen = verdict.estimate * base
@@ -79,6 +83,8 @@ def _price(result: Result, kept: Kept | None) -> str:
     ignoring = f"the {in_digits(before)} of a policy that ignores side effects"
     if abs(price) < LEAST_PRICE:
         return f"{earned} per run, about {ignoring}."
+    if abs(price) > MOST_PRICE:
+        return f"{earned} per run instead of {ignoring}."
     share = f"{abs(price):.0%}".replace("%", " %")
     return f"{earned} per run, {share} {'less' if price > 0 else 'more'} than {ignoring}."
 

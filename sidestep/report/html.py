@@ -38,7 +38,7 @@ def _parts(folder: Folder) -> list[Html]:
         heads.append(section("The certificate", _or_sentence(lambda: certificate(folder))))
     return [
         *heads,
-        section("Using it", sections.reload(folder)),
+        section("Using it", _or_sentence(lambda: sections.reload(folder))),
         tag("h2", "For the engineer"),
         folded("What was asked", _or_sentence(lambda: sections.asked(folder))),
         folded(

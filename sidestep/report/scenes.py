@@ -48,16 +48,14 @@ def scenes(folder: Folder) -> tuple[list[Frame], list[Scene]]:
 def _rolled_out(folder: Folder) -> list[tuple[str, Trajectory]]:
     """Fresh trajectories of each policy that is drawn, and words for it."""
     found: list[tuple[str, Trajectory]] = []
-    earlier = (
-        ("before.safetensors", "Before: a policy without constraints"),
-        ("round-0.safetensors", "Before: the policy of the first round"),
-    )
-    for name, words in (*earlier, ("policy.safetensors", "After: the final policy")):
+    key = jax.random.fold_in(jax.random.key(folder.config.seed), DRAWING)
+    for name, words in (
+        ("before.safetensors", "Before: a policy that ignores side effects"),
+        ("policy.safetensors", "After: the final policy"),
+    ):
         policy = folder.policy_in(name)
-        if policy is None or (found and name.startswith("round")):
-            continue
-        key = jax.random.fold_in(jax.random.key(folder.config.seed), DRAWING)
-        found.append((words, jax.tree.map(np.asarray, rollout(folder.model, policy, key, BATCH))))
+        if policy is not None:
+            found.append((words, jax.tree.map(np.asarray, rollout(folder.model, policy, key, BATCH))))
     return found
 
 
@@ -104,11 +102,12 @@ def _worst(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
 
 def _failing(folder: Folder, rolled: list[tuple[str, Trajectory]]) -> Bad | None:
     """The worst of the final policy's own runs; None where none of them has a side effect."""
-    if not rolled or folder.safety is None:
+    if not rolled:
         return None
     _, runs = rolled[-1]
     categories, judge = _judged(folder, runs)
-    row, harmless = _surest(categories, predict(folder.safety, runs))
+    probabilities = np.zeros((len(runs), 1)) if folder.safety is None else predict(folder.safety, runs)
+    row, harmless = _surest(categories, probabilities)
     category = int(categories[row])
     if category <= 0:
         return None
@@ -148,7 +147,7 @@ def trajectories(folder: Folder) -> Html:
     if len(shown) == 1:
         parts.append(missing("The run kept no earlier policy, so there is nothing to compare these with."))
     first, *others = parts
-    note = paragraph(f"Each picture shows {LINES} fresh runs of the mean action, coloured {shown[0].judge}.")
+    note = paragraph(f"Each picture shows {LINES} fresh runs, coloured {shown[0].judge}.")
     more = tag("details", tag("summary", "Seen in other ways"), *others) if others else ""
     return join([first, more, note])
 
@@ -165,13 +164,19 @@ def _shares(folder: Folder, scene: Scene) -> str:
 
 
 def failing(folder: Folder) -> Html:
-    """A run of the final policy that goes wrong, and the steps that the safety model blames."""
-    if folder.safety is None or folder.kept is None:
+    """A run of the final policy that goes wrong, and the steps that the safety model blames, where there is one."""
+    kept = folder.kept
+    if kept is None or (kept.failing is None and kept.scenes[-1].shares[:1] != (1.0,)):
         return missing("The run kept no failing run of its final policy.")
-    bad = folder.kept.failing
+    bad, frame = kept.failing, kept.frames[0]
     if bad is None:
         return paragraph(f"None of {BATCH:,} fresh runs of the final policy had a side effect.")
-    return _blamed(folder, bad, folder.kept.frames[0], "failing")
+    if folder.safety is not None:
+        return _blamed(folder, bad, frame, "failing")
+    caption = f"{bad.words} ({frame.title})"
+    length, category = np.asarray(bad.trajectory.length), np.array([bad.category])
+    drawn = draw_view(frame, bad.points, length, category, folder.categories)
+    return join([paragraph(bad.words), beside((svg("failing-view", caption, drawn), f"The run ({frame.title})."))])
 
 
 def before_and_after(folder: Folder, view: int = 0) -> Figure:

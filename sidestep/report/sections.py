@@ -73,19 +73,25 @@ def rounds(folder: Folder) -> Html:
         for row in rows
     ]
     first, last = rows[0], rows[-1]
+    unsafe = "; an open circle is a policy predicted to be unsafe" if any(row.feasible is False for row in rows) else ""
     earned = (
-        "Return of each round's policy against the labels used; an open circle is a policy predicted to be unsafe. It "
+        f"Return of each round's policy against the labels used{unsafe}. It "
         f"went from {number(first.mean_return, 3)} with {number(first.labels)} labels to "
         f"{number(last.mean_return, 3)} with {number(last.labels)}."
     )
+    pictures = [(svg("rounds-return", earned, figures.round_returns(rows)), earned)]
     labelled = ", and the labels of the round's own policy" if any(row.labelled for row in rows) else ""
     shares = f"Side effects by round: what the safety model predicts{labelled}.{_last_shares(folder, last.predicted)}"
-    by_round = figures.round_side_effects(rows, folder.categories, folder.constraints)
-    pictures = beside(
-        (svg("rounds-return", earned, figures.round_returns(rows)), earned),
-        (svg("rounds-shares", shares, by_round), shares),
-    )
-    return join([pictures, table(heads, cells)])
+    if any(row.predicted or row.labelled for row in rows):
+        by_round = figures.round_side_effects(rows, folder.categories, folder.constraints)
+        pictures.append((svg("rounds-shares", shares, by_round), shares))
+    return join([beside(*pictures), table(*_filled(heads, cells))])
+
+
+def _filled(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[list[str], list[list[object]]]:
+    """A table without the columns that nothing is known of."""
+    kept = [place for place in range(len(heads)) if any(row[place] != "–" for row in rows)]
+    return [heads[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _last_shares(folder: Folder, predicted: Sequence[float] | None) -> str:
@@ -204,16 +210,29 @@ def labels_by_source(folder: Folder) -> Html:
 def reload(folder: Folder) -> Html:
     """How to use the policy elsewhere."""
     path = (folder.seeds[0].path if folder.seeds else folder.path).as_posix()
-    snippet = (
-        "import sidestep\n\n"
-        f"run = sidestep.load({path!r})\n"
-        "policy = run.policy          # keeps clock and memory itself\n"
-        "action = policy.act(state)   # one state, or a batch of them\n"
-        "policy.restart()             # before the next trajectory\n\n"
-        "monitor = run.monitor(threshold=0.05)\n"
-        "risk = monitor.step(state, action)   # of each category or worse, so far\n\n"
-        'run.export("policy.py")      # the policy as one file that needs only NumPy\n'
-    )
+    objects = "".join(f", {name}={name}" for name in folder.config.live)
+    lines = [
+        "import sidestep",
+        "",
+        *(["# the model and the expert that were given to solve"] if objects else []),
+        f"run = sidestep.load({path!r}{objects})",
+        "policy = run.policy",
+        "",
+        "# one state, or a batch of them; it keeps clock and memory",
+        "action = policy.act(state)",
+        "# before the next run",
+        "policy.restart()",
+        "",
+    ]
+    if (folder.seeds[0] if folder.seeds else folder).safety is not None:
+        lines += [
+            "# the risk so far, of each category or worse",
+            "monitor = run.monitor(threshold=0.05)",
+            "risk = monitor.step(state, action)",
+            "",
+        ]
+    lines += ["# one file that needs only NumPy", 'run.export("policy.py")']
+    snippet = "\n".join(lines)
     commands = f"sidestep certify {path}\nsidestep export {path} policy.py\nsidestep report {folder.path.as_posix()}\n"
     return join([paragraph("In Python:"), code(snippet), paragraph("On the command line:"), code(commands)])
 
