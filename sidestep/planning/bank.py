@@ -36,6 +36,7 @@ POLISH: dict[str, str | int | float] = {
 }
 LOOKING = 2  # slots, the loosest, whose policies are improved by lookahead in the end: the answer is often one of them
 LOOKS = 3  # such improvements at most, each with its test
+LOOK_PRICE = 2.5  # by which the multipliers rise before the first: few draws of the noise show rare costs too seldom
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -272,12 +273,15 @@ class GradientBank:
     def _polish_by_lookahead(self, looking: Looking) -> Polished:
         """Some epochs of gradients for what cutting at the bounds has changed, then lookahead, as long as gains are
         proven."""
-        before = _as_state(looking.learners)
-        if int(looking.learners.epoch[0]) < self.improver.config.epochs:
-            state, rows = self.improver.advance(before, look=False)
+        learners = looking.learners
+        if int(learners.epoch[0]) < self.improver.config.epochs:
+            state, rows = self.improver.advance(_as_state(learners), look=False)
             looks, finished = looking.looks, False
         else:
-            state, rows = self.improver.look_ahead(before)
+            if not looking.looks:
+                prices = LOOK_PRICE * learners.multipliers.value
+                learners = replace(learners, multipliers=replace(learners.multipliers, value=prices))
+            state, rows = self.improver.look_ahead(_as_state(learners))
             looks = looking.looks + 1
             finished = int(looks) >= LOOKS or not any(float(row.train_lookahead_gain) > 0.0 for row in rows)
         self.polishing = None if finished else Looking(state.learners, np.asarray(looks))
