@@ -45,7 +45,7 @@ def test_the_last_planning_ends_when_nothing_gets_better(made, monkeypatch):
     polished, safety = made
     monkeypatch.setattr(bank, "PATIENCE", 1)
     monkeypatch.setattr(bank, "CLEARLY", 1e9)
-    polished.begin_polish(safety, TOLERANCES, lost=False)
+    polished.begin_polish(safety, TOLERANCES, lost=False, ceiling=0.0)
     first = polished.polish(safety)
     assert not first.finished
     assert polished.polish(safety).finished, "the second test of four"

@@ -162,7 +162,8 @@ class TrajectoryStrategy:
         candidates = [candidate for earlier in range(state.round) for candidate in self._reconsidered(earlier)]
         if self.setting.forked:
             self.bank.start_nearest(tolerances)
-        self.bank.begin_polish(self.planned, tolerances, before)
+        ceiling = max(slot.mean_return for one in state.rounds for slot in one.slots)
+        self.bank.begin_polish(self.planned, tolerances, before, ceiling)
         blank = [PlanRow() for _ in range(SLOTS)]
         done = self._round(state, blank, tolerances, evidence.optimism, report, time.perf_counter() - began)
         spec, store = self.setting.model.spec, self.setting.store

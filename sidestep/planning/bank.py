@@ -19,6 +19,7 @@ from sidestep.core.model import Model, Trajectory
 from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
+from sidestep.planning.lookahead import prices
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, retarget
 from sidestep.planning.rows import Phase, PlanRow
@@ -36,7 +37,7 @@ POLISH: dict[str, str | int | float] = {
 }
 LOOKING = 2  # slots, the loosest, whose policies are improved by lookahead in the end: the answer is often one of them
 LOOKS = 3  # such improvements at most, each with its test
-LOOK_PRICE = 2.5  # by which the multipliers rise before the first: few draws of the noise show rare costs too seldom
+LOOK_PRICE = 2.5  # by which prices rise before the first: few draws of the noise show rare costs too seldom
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -97,8 +98,13 @@ class PolicyBank(Protocol):
         """Go on, for each of these tolerances, from the policy that was planned at the nearest one."""
         ...
 
-    def begin_polish(self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool) -> None:
-        """Make ready for the last planning, against the final safety model."""
+    def begin_polish(
+        self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool, ceiling: float
+    ) -> None:
+        """Make ready for the last planning, against the final safety model.
+
+        `ceiling`: the highest return of a policy of the rounds, whatever it cost.
+        """
         ...
 
     @property
@@ -130,6 +136,7 @@ class Polishing(eqx.Module):
     learners: Learner
     best: np.ndarray  # (slot,): the highest return of a policy within its slot's tolerances; -inf until there was one
     stale: np.ndarray  # tests since a slot last had a better one
+    ceiling: np.ndarray  # see `PolicyBank.begin_polish`
 
 
 class Looking(eqx.Module):
@@ -137,6 +144,8 @@ class Looking(eqx.Module):
 
     learners: Learner
     looks: np.ndarray  # improvements by lookahead so far
+    returns: np.ndarray  # (slot,) of the last test
+    ceiling: np.ndarray  # see `PolicyBank.begin_polish`
 
 
 class GradientBank:
@@ -207,14 +216,14 @@ class GradientBank:
         picks = np.abs(ratios).max(axis=-1).argmin(axis=1)
         self.learners = replace(picked([self.learners], picks), key=self.keys)
 
-    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
+    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool, ceiling: float) -> None:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
         self.polisher.set_safety_model(safety)
         searching = lost or self.schedule.searching_rounds > self.schedule.rounds
         before = self._select_starts(self.schedule.rounds, tolerances, lost) if searching else self.learners
-        self.polishing = _first(self._remembering(before, safety, tolerances))
+        self.polishing = _first(self._remembering(before, safety, tolerances), ceiling)
 
     @property
     def phase(self) -> Phase:
@@ -229,7 +238,8 @@ class GradientBank:
             learners = self._remembering(self.learners, safety, np.asarray(self.learners.tolerances))
             chosen = self._looking_at(learners)
             cut = replace(chosen, policy=chosen.policy.cut_at_bounds())
-            self.polishing = _first(learners) if phase == "gradient" else Looking(cut, np.array(0))
+            looking = Looking(cut, np.array(0), np.zeros(LOOKING, np.float32), np.zeros((), np.float32))
+            self.polishing = _first(learners, 0.0) if phase == "gradient" else looking
 
     def polish(self, safety: SafetyModel) -> Polished:
         """Up to the next test: first by gradients, then by lookahead."""
@@ -258,17 +268,28 @@ class GradientBank:
         restarted = _restarted(learners, returns, costs)
         if not done:
             highest = np.where(better, returns, best).astype(np.float32)
-            self.polishing = Polishing(restarted, highest, np.array(stale))
+            self.polishing = Polishing(restarted, highest, np.array(stale), polishing.ceiling)
         else:
-            self.polishing = self._begin_looking(restarted, safety) if looks else None
+            self.polishing = self._begin_looking(restarted, safety, polishing.ceiling) if looks else None
         return Polished("gradient", rows, learners.policy, range(self.schedule.slots), done and not looks)
 
     def _looking_at(self, learners: Learner) -> Learner:
         return picked([learners], np.array(self.looking))
 
-    def _begin_looking(self, learners: Learner, safety: SafetyModel) -> Looking:
+    def _begin_looking(self, learners: Learner, safety: SafetyModel, ceiling: np.ndarray) -> Looking:
         self.improver.set_safety_model(safety)
-        return Looking(self.improver.cut_at_bounds(self._looking_at(learners)), np.array(0))
+        cut = self.improver.cut_at_bounds(self._looking_at(learners))
+        return Looking(cut, np.array(0), np.zeros(LOOKING, np.float32), ceiling)
+
+    def _with_prices(self, looking: Looking) -> Learner:
+        """With prices at which no gain up to the ceiling is worth a side effect for certain."""
+        learners, config = looking.learners, self.improver.config
+        values = learners.multipliers.value
+        ones = replace(learners, multipliers=replace(learners.multipliers, value=jnp.ones_like(values)))
+        units = eqx.filter_vmap(lambda learner: prices(config, learner))(ones)
+        least = (looking.ceiling - looking.returns)[:, None] / np.asarray(units)
+        raised = LOOK_PRICE * jnp.maximum(values, jnp.asarray(least, values.dtype))
+        return replace(learners, multipliers=replace(learners.multipliers, value=raised))
 
     def _polish_by_lookahead(self, looking: Looking) -> Polished:
         """Some epochs of gradients for what cutting at the bounds has changed, then lookahead, as long as gains are
@@ -278,13 +299,13 @@ class GradientBank:
             state, rows = self.improver.advance(_as_state(learners), look=False)
             looks, finished = looking.looks, False
         else:
-            if not looking.looks:
-                prices = LOOK_PRICE * learners.multipliers.value
-                learners = replace(learners, multipliers=replace(learners.multipliers, value=prices))
+            learners = learners if looking.looks else self._with_prices(looking)
             state, rows = self.improver.look_ahead(_as_state(learners))
             looks = looking.looks + 1
             finished = int(looks) >= LOOKS or not any(float(row.train_lookahead_gain) > 0.0 for row in rows)
-        self.polishing = None if finished else Looking(state.learners, np.asarray(looks))
+        returns = np.array([row.mean_return for row in rows], np.float32)
+        kept = replace(looking, learners=state.learners, looks=np.asarray(looks), returns=returns)
+        self.polishing = None if finished else kept
         rows = [replace(row, seed_index=slot) for slot, row in zip(self.looking, rows, strict=True)]
         return Polished("lookahead", rows, state.learners.policy, self.looking, finished)
 
@@ -335,8 +356,9 @@ class GradientBank:
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
 
 
-def _first(learners: Learner) -> Polishing:
-    return Polishing(learners, np.full(len(learners.epoch), -np.inf, np.float32), np.array(0))
+def _first(learners: Learner, ceiling: float) -> Polishing:
+    none_yet = np.full(len(learners.epoch), -np.inf, np.float32)
+    return Polishing(learners, none_yet, np.array(0), np.array(ceiling, np.float32))
 
 
 def _restarted(learners: Learner, returns: np.ndarray, costs: np.ndarray) -> Learner:

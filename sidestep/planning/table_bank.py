@@ -107,7 +107,7 @@ class TableBank:
     def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[PlanRow]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
-    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
+    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool, ceiling: float) -> None:
         self.tolerances = tolerances
 
     phase: Phase = ""
