@@ -10,6 +10,7 @@ from test_lookahead import CONFIG, Hills, same
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.planning import bank
 from sidestep.planning.bank import BankSchedule, GradientBank
+from sidestep.planning.methods import Lookahead
 from sidestep.safety.hazard import HazardModel
 
 TOLERANCES = np.array([[0.05], [0.2], [0.5], [0.9]])
@@ -60,3 +61,33 @@ def test_without_a_search_the_first_round_goes_on_from_random_policies(made):
     assert np.array_equal(np.asarray(bank_without.learners.tolerances), TOLERANCES.astype(np.float32))
     assert not same(bank_without.policies, before.policy), "it was trained"
     assert np.all(np.asarray(bank_without.learners.epoch) == SCHEDULE.round_epochs)
+
+
+def test_the_last_planning_ends_with_lookahead_for_the_loosest_slots(made):
+    _, safety = made
+    constraints = tuple(parse_constraints(["none>=0.9"], Scale()))
+    planning = replace(CONFIG, lookahead=Lookahead(rounds=1))
+    schedule = replace(SCHEDULE, polish_epochs=1)
+    looking = GradientBank(Hills(), constraints, planning, schedule, safety, jax.random.key(0), None)
+    looking.begin_polish(safety, TOLERANCES, lost=False, ceiling=5.0)
+    assert looking.phase == "gradient"
+    first = looking.polish(safety)
+    assert (first.phase, len(first.rows), looking.phase) == ("gradient", 4, "lookahead")
+    cut = looking.polishing.learners
+    assert {head.squash for head in cut.policy.heads} == {"clip"}
+    assert np.array_equal(cut.tolerances, TOLERANCES[-bank.LOOKING :].astype(np.float32))
+    second = looking.polish(safety)
+    assert (second.phase, list(second.slots), second.finished) == ("lookahead", [2, 3], False)
+    prices = np.asarray(looking._with_prices(looking.polishing).multipliers.value)
+    assert (prices >= bank.LOOK_PRICE * np.asarray(looking.polishing.learners.multipliers.value)).all()
+    saved = looking.state
+    looking.expect(safety, "lookahead")
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (looking.state, saved)]
+    assert shapes[0] == shapes[1], "a checkpoint of this phase can be loaded"
+    looking.state = saved
+    looks = [looking.polish(safety)]
+    while not looks[-1].finished:
+        looks.append(looking.polish(safety))
+    assert [row.seed_index for row in looks[0].rows] == [2, 3]
+    assert len(looks) == bank.LOOKS or looks[-1].rows[0].train_lookahead_gain <= 0.0
+    assert looking.polishing is None
