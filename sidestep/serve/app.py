@@ -40,6 +40,7 @@ from sidestep.serve.scenes import Scene
 from sidestep.serve.worker import Worker
 
 T = TypeVar("T")
+MINE = 60  # own answers that are told at once
 LOOK = 0.5  # seconds between two looks at whether the campaign can go on
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -331,8 +332,13 @@ def _campaign(service: Service) -> dict[str, object]:
 
 
 def mine(asked: Asked) -> object:
+    """Own answers, the latest first, without so many (`skip`) of the latest."""
+    skip = asked.request.query_params.get("skip", "0")
+    if not (skip.isascii() and skip.isdigit() and len(skip) < 10):
+        raise InputError(f"skip is a number of answers, not '{skip[:20]}'")
     asked.service.desk.read_log()
-    return {"labels": asked.service.desk.mine(asked.person.name)}
+    found = asked.service.desk.mine(asked.person.name, int(skip), MINE + 1)
+    return {"labels": found[:MINE], "older": len(found) > MINE}
 
 
 def look(asked: Asked) -> object:
