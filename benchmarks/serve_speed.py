@@ -12,6 +12,7 @@ compiled, is reported apart.
 import argparse
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -123,6 +124,12 @@ def main() -> None:
     report(options, person, result, seconds, (before, os.getloadavg()[0]))
 
 
+def _processor_seconds() -> float:
+    """Of the processes that were started and have ended: what does not depend on who else uses the machine."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def report(options, person: Person, result: dict, seconds: float, busy: tuple[float, float]) -> None:
     (_, first, _), *later = person.waits
     answering = person.labels * options.seconds
@@ -139,6 +146,7 @@ def report(options, person: Person, result: dict, seconds: float, busy: tuple[fl
         "waits after it": [f"{wait} s after {labels} labels, for {what}" for labels, wait, what in later],
         "minutes of answering": round(answering / 60, 1),
         "minutes altogether": round(seconds / 60, 1),
+        "processor minutes of page and campaign": round(_processor_seconds() / 60, 1),
         "load average of the machine (two cores)": [round(one, 1) for one in busy],
     }
     options.out.mkdir(parents=True, exist_ok=True)
