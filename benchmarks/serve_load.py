@@ -184,6 +184,7 @@ def report(options, load: Load, log: Counter, faults: tuple, seconds: float, bus
         "milliseconds": dict(zip(("50 %", "95 %", "99 %", "longest"), quantiles, strict=True)),
         "seconds": round(seconds, 1),
         "load average of the machine (two cores)": [round(one, 1) for one in busy],
+        "nice level at the end": os.nice(0),  # at 19 it waits for everything else on the machine
     }
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write(options.out / "serve_load.json", json.dumps(found, indent=1) + "\n")

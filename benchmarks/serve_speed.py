@@ -148,6 +148,7 @@ def report(options, person: Person, result: dict, seconds: float, busy: tuple[fl
         "minutes altogether": round(seconds / 60, 1),
         "processor minutes of page and campaign": round(_processor_seconds() / 60, 1),
         "load average of the machine (two cores)": [round(one, 1) for one in busy],
+        "nice level at the end": os.nice(0),  # at 19 it waits for everything else on the machine
     }
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write(options.out / "serve_speed.json", json.dumps(found, indent=1) + "\n")

@@ -88,7 +88,7 @@ export class OverviewScreen {
     if (!found.trajectories) return [h("p", { class: "soft" }, "Nothing has been labelled by two people yet. Ask for it with --overlap 2.")];
     return [
       h("p", {}, `All say the same of ${percent(found.unanimous)} of ${plural(found.trajectories, "trajectory", "trajectories")} that several people labelled. Krippendorff's alpha: ${alphaWords(found.alpha)}.`),
-      h("div", { class: "charts" }, table(["category", "alpha"], Object.entries(found.categories).map(([name, alpha]) => [name, alphaWords(alpha)]), "Agreement by category"),
+      h("div", { class: "tables" }, table(["category", "alpha"], Object.entries(found.categories).map(([name, alpha]) => [name, alphaWords(alpha)]), "Agreement by category"),
       table(["pair", "trajectories", "same", "alpha"], found.pairs.map((one) => [`${one.first} and ${one.second}`, one.trajectories, percent(one.same), alphaWords(one.alpha)]), "Agreement by pair")),
     ];
   }
