@@ -21,7 +21,7 @@ from sidestep.labels.votes import agreement
 from sidestep.serve.app import ADDRESSES, MINE, Site, load_static
 from sidestep.serve.book import Pin, open_book
 from sidestep.serve.desk import REPEAT_AFTER, TRAY, Given, Rules
-from sidestep.serve.guard import LARGEST_BODY, PER_PERSON, PER_STRANGER, Buckets, Names
+from sidestep.serve.guard import LARGEST_BODY, PER_PERSON, PER_STRANGER, Buckets, Guard, Names
 from sidestep.serve.guidelines import markdown_html
 from sidestep.serve.scenes import Drawing
 from sidestep.serve.server import Link, Serving, bound_socket, prepare
@@ -208,13 +208,26 @@ def test_bad_requests_are_refused_and_write_nothing(site, store, content, header
 def test_a_body_longer_than_it_says_or_of_no_length_is_refused(site):
     _, client, owner, _ = site
     headers = {"content-type": "application/json", "origin": BASE, "cookie": owner._cookie}
-    parts = (b"x" * 1000 for _ in range(LARGEST_BODY // 1000 + 2))
-    assert client.post("/api/label", content=parts, headers=headers).status_code == 411
-    parts = (b"x" * 1000 for _ in range(LARGEST_BODY // 1000 + 2))
-    assert client.post("/api/label", content=parts, headers=headers | {"content-length": "10"}).status_code in (
-        400,
-        413,
-    )
+    answer = {"answers": [{"trajectory": owner.next()["scene"]["trajectory"], "category": 0}]}
+    long = json.dumps(answer).encode() + b" " * LARGEST_BODY  # good but for its size
+    assert client.post("/api/label", content=iter([long]), headers=headers).status_code == 411
+    assert client.post("/api/label", content=long, headers=headers | {"content-length": "10"}).status_code == 413
+    assert client.post("/api/label", content=long[:-100], headers=headers).status_code == 200
+
+
+@pytest.fixture
+def guarded():
+    """The outermost layer alone, around nothing that may be asked."""
+
+    async def inner(scope, receive, send):
+        raise AssertionError("nobody was to be asked")
+
+    return TestClient(Guard(inner, Names(PORT)), base_url=BASE)
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(guarded):
+    headers = {"content-type": "application/json", "origin": BASE}
+    assert guarded.post("/", content=b"x" * (LARGEST_BODY + 1), headers=headers).status_code == 413
 
 
 @pytest.mark.parametrize(
@@ -235,8 +248,8 @@ def test_paths_lead_nowhere_else(site, path):
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_are_refused(site, method):
-    assert site[1].request(method, "/api/about").status_code == 405
+def test_other_methods_are_refused(guarded, method):
+    assert guarded.request(method, "/api/about").status_code == 405
 
 
 def test_every_answer_tells_the_browser_what_it_may_do(site):
