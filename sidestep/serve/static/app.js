@@ -60,7 +60,7 @@ class App {
     this.bar.firstChild.style.setProperty("--part", String(questions ? answered / questions : 0));
     this.bar.setAttribute("aria-valuemax", questions);
     this.bar.setAttribute("aria-valuenow", answered);
-    this.count.textContent = `${answered} of ${plural(questions, "question")} answered`;
+    this.count.textContent = questions ? `${answered} of ${plural(questions, "question")} answered` : "no questions now";
     this.purpose.textContent = purposeWords(purpose);
     const left = questions - answered;
     document.title = left ? `${left} left · ${this.about.title}` : `${this.about.title} · Sidestep`;

@@ -150,7 +150,7 @@ export class View {
     this.paths.forEach((one, index) => {
       const points = one.x.map((_, step) => this.place(index, step));
       const stroke = one.category === undefined ? null : shade(one.category);
-      this.lines.append(s("path", { class: "trail", d: path(points), ...(stroke ? { stroke } : {}) }));
+      this.lines.append(s("path", { class: "trail", d: path(points), ...(stroke ? { css: { stroke } } : {}) })); // as a style, which the class does not override
     });
     this.points = this.paths.length ? this.paths[0].x.map((_, step) => this.place(0, step)) : [];
   }

@@ -212,7 +212,7 @@ export class LabelScreen {
 
   done({ progress }) {
     const owner = this.app.about.role === "owner";
-    const parts = [h("h1", {}, "All done. Thank you!"), h("p", { class: "soft" }, `You have given ${plural(progress.own, "label")}.`)];
+    const parts = [h("h1", {}, progress.own ? "All done. Thank you!" : "All done"), progress.own ? h("p", { class: "soft" }, `You have given ${plural(progress.own, "label")}.`) : null];
     if (owner && this.app.about.run) {
       const result = h("div", {}, h("p", { class: "soft" }, "Reading the result …"));
       this.result(result);
