@@ -1,6 +1,8 @@
 """The page on which people label, asked over HTTP: who is let in, what is handed out, what is written or refused."""
 
+import hmac
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -16,13 +18,13 @@ from sidestep.cli.main import main
 from sidestep.core.errors import DiskFull, InputError
 from sidestep.labels.store import Store
 from sidestep.labels.votes import agreement
-from sidestep.serve.app import ADDRESSES, Site, load_static
+from sidestep.serve.app import ADDRESSES, MINE, Site, load_static
 from sidestep.serve.book import Pin, open_book
 from sidestep.serve.desk import REPEAT_AFTER, TRAY, Given, Rules
-from sidestep.serve.guard import LARGEST_BODY, PER_PERSON, PER_STRANGER, Buckets, Names
+from sidestep.serve.guard import LARGEST_BODY, PER_PERSON, PER_STRANGER, Buckets, Guard, Names
 from sidestep.serve.guidelines import markdown_html
 from sidestep.serve.scenes import Drawing
-from sidestep.serve.server import Link, Serving, prepare
+from sidestep.serve.server import Link, Serving, bound_socket, prepare
 
 
 @pytest.fixture
@@ -93,6 +95,17 @@ def test_a_new_link_ends_the_one_before(site):
     path = owner.post("/api/people", {"name": "ann"}).json()["path"]
     assert ann.get("/api/next").status_code == 401
     assert client.get(path).status_code == 303
+
+
+def test_secrets_are_compared_in_constant_time_and_all_of_them(site, monkeypatch):
+    service, client, _, _ = site
+    token, compared = invite(service, "ann"), []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(one) or compare(one, other))
+    for given in (token, "x" * 32):
+        compared.clear()
+        client.get(f"/in/{given}")
+        assert len(compared) == 2  # ann's and the owner's, whether the first of them fits or none
 
 
 def test_only_hashes_of_secrets_are_kept(site, store):
@@ -195,13 +208,26 @@ def test_bad_requests_are_refused_and_write_nothing(site, store, content, header
 def test_a_body_longer_than_it_says_or_of_no_length_is_refused(site):
     _, client, owner, _ = site
     headers = {"content-type": "application/json", "origin": BASE, "cookie": owner._cookie}
-    parts = (b"x" * 1000 for _ in range(LARGEST_BODY // 1000 + 2))
-    assert client.post("/api/label", content=parts, headers=headers).status_code == 411
-    parts = (b"x" * 1000 for _ in range(LARGEST_BODY // 1000 + 2))
-    assert client.post("/api/label", content=parts, headers=headers | {"content-length": "10"}).status_code in (
-        400,
-        413,
-    )
+    answer = {"answers": [{"trajectory": owner.next()["scene"]["trajectory"], "category": 0}]}
+    long = json.dumps(answer).encode() + b" " * LARGEST_BODY  # good but for its size
+    assert client.post("/api/label", content=iter([long]), headers=headers).status_code == 411
+    assert client.post("/api/label", content=long, headers=headers | {"content-length": "10"}).status_code == 413
+    assert client.post("/api/label", content=long[:-100], headers=headers).status_code == 200
+
+
+@pytest.fixture
+def guarded():
+    """The outermost layer alone, around nothing that may be asked."""
+
+    async def inner(scope, receive, send):
+        raise AssertionError("nobody was to be asked")
+
+    return TestClient(Guard(inner, Names(PORT)), base_url=BASE)
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(guarded):
+    headers = {"content-type": "application/json", "origin": BASE}
+    assert guarded.post("/", content=b"x" * (LARGEST_BODY + 1), headers=headers).status_code == 413
 
 
 @pytest.mark.parametrize(
@@ -222,8 +248,8 @@ def test_paths_lead_nowhere_else(site, path):
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_are_refused(site, method):
-    assert site[1].request(method, "/api/about").status_code == 405
+def test_other_methods_are_refused(guarded, method):
+    assert guarded.request(method, "/api/about").status_code == 405
 
 
 def test_every_answer_tells_the_browser_what_it_may_do(site):
@@ -326,6 +352,26 @@ def test_the_same_answer_twice_is_one_label_and_a_change_is_another(site, store)
     with Store.open(store) as opened:
         assert [label.category for label in opened.log()] == [1, 2, None]
     assert owner.get("/api/mine").json()["labels"][0]["category"] is None
+
+
+def test_an_answer_is_told_with_how_far_the_questions_are(site):
+    owner = site[2]
+    told = owner.label(owner.next()["scene"]["trajectory"], 0).json()
+    assert told["progress"] == owner.get("/api/next").json()["progress"]
+    assert told["progress"]["answered"] == 1
+
+
+def test_every_own_answer_can_be_found_again(tmp_path):
+    with page(make_store(tmp_path / "many.store", count=MINE + 5), rules=Rules(checks=0)) as (service, _, owner, _):
+        asked = []
+        while question := owner.next():
+            asked.append(question["scene"]["trajectory"])
+            owner.label(asked[-1], 0)
+            service.people._left.clear()  # nobody is this fast
+        first, rest = (owner.get(f"/api/mine?skip={skip}").json() for skip in (0, MINE))
+        assert (first["older"], rest["older"]) == (True, False)
+        assert [one["trajectory"] for one in first["labels"] + rest["labels"]] == asked[::-1]
+        assert owner.get("/api/mine?skip=-1").status_code == owner.get("/api/mine?skip=x").status_code == 400
 
 
 def test_what_the_only_annotator_cannot_tell_is_left_and_may_be_answered_later(store):
@@ -569,6 +615,13 @@ def test_the_overview_tells_how_far_people_agree(store):
 def test_a_host_that_others_reach_needs_personal_links(store):
     with pytest.raises(InputError, match="--annotators"):
         prepare(Serving(store, host="0.0.0.0"))
+
+
+def test_answers_are_not_held_back_and_nobody_is_let_in_before_all_is_ready():
+    with bound_socket("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP  # by which asyncio knows to turn off Nagle's algorithm
+        with socket.socket() as early, pytest.raises(ConnectionRefusedError):
+            early.connect(bound.getsockname())
 
 
 OPTIONS = {

@@ -32,7 +32,7 @@ from sidestep.core.errors import DiskFull, InputError
 from sidestep.core.records import from_json
 from sidestep.labels.store import Store
 from sidestep.serve.book import LINK_DAYS, Person, Pin
-from sidestep.serve.desk import MOST_AT_ONCE, Desk, Given, Own, write_answers
+from sidestep.serve.desk import MOST_AT_ONCE, Checked, Desk, Given, Own, Progress, write_answers
 from sidestep.serve.guard import LARGEST_BODY, PER_PERSON, PER_STRANGER, REPORT_POLICY, Buckets, Guard, Names
 from sidestep.serve.insight import Overviews, Work
 from sidestep.serve.runview import RunReader
@@ -40,6 +40,7 @@ from sidestep.serve.scenes import Scene
 from sidestep.serve.worker import Worker
 
 T = TypeVar("T")
+MINE = 60  # own answers that are told at once
 LOOK = 0.5  # seconds between two looks at whether the campaign can go on
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -64,6 +65,24 @@ class Page:
     secure: bool = False  # reached by https
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What somebody is told whose answers are on disk."""
+
+    saved: tuple[Own, ...]
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Unwritten:
+    """Answers that came in, of whoever has this token."""
+
+    token: str
+    client: str
+    answers: tuple[Given, ...]
+    done: asyncio.Future[Saved]
+
+
 class Service:
     """The desk and the campaign behind the addresses."""
 
@@ -78,7 +97,7 @@ class Service:
         self.reader: RunReader | None = None
         self.worker: Worker | None = None
         self.people, self.strangers = Buckets(*PER_PERSON), Buckets(*PER_STRANGER)
-        self._unwritten: list[tuple[Person, tuple[Given, ...], asyncio.Future[list[Own]]]] = []
+        self._unwritten: list[Unwritten] = []
         self._writing: asyncio.Task[None] | None = None
 
     def with_run(self, reader: RunReader, trust: bool) -> None:
@@ -111,31 +130,55 @@ class Service:
         """Do this where nobody waits for it but the one who asked."""
         return await asyncio.get_running_loop().run_in_executor(self._aside, work)
 
-    async def answer(self, token: str, answers: tuple[Given, ...], client: str) -> list[Own]:
+    async def answer(self, token: str, answers: tuple[Given, ...], client: str) -> Saved:
         """Answers of one person, on disk when this returns."""
-        done: asyncio.Future[list[Own]] = asyncio.get_running_loop().create_future()
-        person = await self.call(lambda: self.who(token, client))
-        self._unwritten.append((person, answers, done))
+        done: asyncio.Future[Saved] = asyncio.get_running_loop().create_future()
+        self._unwritten.append(Unwritten(token, client, answers, done))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
         return await done
 
     async def _write(self) -> None:
+        """Every change of the thread costs time on a busy machine, so who asks is looked up with the first check."""
         while self._unwritten:
             batch, self._unwritten = self._unwritten, []
-            flat = [(person, given) for person, answers, _ in batch for given in answers]
             try:
-                checked = await self.call(partial(self.desk.check, flat))
+                people, checked = await self.call(partial(self._check, batch))
                 if checked.good:
                     write = partial(write_answers, self._written, checked.good)
                     await asyncio.get_running_loop().run_in_executor(self._writer, write)
-                replies = iter(await self.call(partial(self.desk.replies, checked)))
+                replies = await self.call(partial(self._replies, batch, people, checked))
             except Exception as error:  # told to everybody whose answer this was
-                for _, _, done in batch:
-                    _settle(done, error)
+                replies = [error] * len(batch)
+            for one, reply in zip(batch, replies, strict=True):
+                _settle(one.done, reply)
+
+    def _check(self, batch: Sequence[Unwritten]) -> tuple[list[Person | Refused], Checked]:
+        """In the desk's thread: who sent each of these, and which answers are to be written."""
+        people: list[Person | Refused] = []
+        for one in batch:
+            try:
+                people.append(self.who(one.token, one.client))
+            except Refused as refused:
+                people.append(refused)
+        known = [(who, one) for who, one in zip(people, batch, strict=True) if isinstance(who, Person)]
+        return people, self.desk.check([(person, given) for person, one in known for given in one.answers])
+
+    def _replies(
+        self, batch: Sequence[Unwritten], people: Sequence[Person | Refused], checked: Checked
+    ) -> list[Saved | Exception]:
+        """In the desk's thread: what each of them is told; of one who sent a bad answer, the first fault."""
+        replies = iter(self.desk.replies(checked))
+        found: list[Saved | Exception] = []
+        for who, one in zip(people, batch, strict=True):
+            if not isinstance(who, Person):
+                found.append(who)
                 continue
-            for _, answers, done in batch:
-                _settle(done, [next(replies) for _ in answers])
+            own = [next(replies) for _ in one.answers]
+            fault = next((reply for reply in own if isinstance(reply, InputError)), None)
+            saved = tuple(reply for reply in own if isinstance(reply, Own))
+            found.append(fault or Saved(saved, self.desk.progress(who.name)))
+        return found
 
     async def watch(self) -> None:
         """Take the campaign on whenever its questions are answered."""
@@ -164,20 +207,14 @@ class Service:
         self.desk.book.close()
 
 
-def _settle(done: "asyncio.Future[list[Own]]", replies: Sequence[Own | InputError] | Exception) -> None:
+def _settle(done: asyncio.Future[Saved], reply: Saved | Exception) -> None:
     """Tell somebody what became of their answers."""
     if done.cancelled():
         return
-    found = (
-        replies
-        if isinstance(replies, Exception)
-        else next((one for one in replies if isinstance(one, InputError)), None)
-    )
-    if isinstance(found, Exception):
-        done.set_exception(found)
+    if isinstance(reply, Exception):
+        done.set_exception(reply)
     else:
-        assert not isinstance(replies, Exception)
-        done.set_result([one for one in replies if isinstance(one, Own)])
+        done.set_result(reply)
 
 
 # What requests hold.
@@ -295,8 +332,13 @@ def _campaign(service: Service) -> dict[str, object]:
 
 
 def mine(asked: Asked) -> object:
+    """Own answers, the latest first, without so many (`skip`) of the latest."""
+    skip = asked.request.query_params.get("skip", "0")
+    if not (skip.isascii() and skip.isdigit() and len(skip) < 10):
+        raise InputError(f"skip is a number of answers, not '{skip[:20]}'")
     asked.service.desk.read_log()
-    return {"labels": asked.service.desk.mine(asked.person.name)}
+    found = asked.service.desk.mine(asked.person.name, int(skip), MINE + 1)
+    return {"labels": found[:MINE], "older": len(found) > MINE}
 
 
 def look(asked: Asked) -> object:
@@ -477,8 +519,7 @@ class Site:
     async def label(self, request: Request) -> Response:
         async def work() -> object:
             body = await read_body(request, Answers)
-            own = await self.service.answer(self.token(request), body.answers, client_of(request))
-            return {"saved": own}
+            return await self.service.answer(self.token(request), body.answers, client_of(request))
 
         return await self.told(work)
 

@@ -15,6 +15,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -353,10 +354,9 @@ class Desk:
         said = [label.category for label in self.votes.get(trajectory, {}).values() if label.category is not None]
         return said[-1] if said else -1
 
-    def mine(self, name: str, most: int = 60) -> list[Own]:
-        """What a person said last, the latest first."""
-        labels = list(self.own.get(name, {}).values())[-most:]
-        return [own_of(label) for label in reversed(labels)]
+    def mine(self, name: str, skip: int, most: int) -> list[Own]:
+        """What a person said of each trajectory last, the latest first, without so many of the latest."""
+        return [own_of(label) for label in islice(reversed(self._labels_of(name).values()), skip, skip + most)]
 
     def look_again(self, person: Person, trajectory: int) -> Question:
         """A trajectory that this person has answered, with their answer; the owner may look at any."""
@@ -376,7 +376,7 @@ class Desk:
             raise reply
         return reply
 
-    def _labels_of(self, name: str) -> Mapping[int, Label]:
+    def _labels_of(self, name: str) -> OrderedDict[int, Label]:
         return self.own.get(name, OrderedDict())
 
     # Scenes.

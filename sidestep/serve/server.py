@@ -144,16 +144,24 @@ def bound_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last: OSError | None = None
     for candidate in range(port, port + TRIES) if port else (0,):
-        one = socket.socket(family, socket.SOCK_STREAM)
+        # With its protocol named, asyncio turns off Nagle's algorithm, which would hold back each answer for 40 ms.
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((host, candidate))
-            one.listen()  # who follows the link at once waits until the page is there
             return one
         except OSError as error:
             one.close()
             last = error
     raise InputError(f"cannot listen there: {last}", place=f"--host {host} --port {port}")
+
+
+def _listen(bound: socket.socket) -> None:
+    try:
+        bound.listen()
+    except OSError as error:
+        place = f"port {bound.getsockname()[1]}"
+        raise InputError("another program has just begun to listen there; start the page again", place=place) from error
 
 
 def serve(asked: Serving, tell: Callable[[list[Link], str], None]) -> None:
@@ -181,7 +189,9 @@ def serve(asked: Serving, tell: Callable[[list[Link], str], None]) -> None:
         )
         config.load()  # imports what it needs, before anybody is told to come
         server = uvicorn.Server(config)
-        tell(links(service, asked, base), base)
+        found = links(service, asked, base)
+        _listen(listening)  # not before all is ready: who is refused asks again, who is let in is answered soon
+        tell(found, base)
         with _quiet_signals():
             server.run(sockets=[listening])
     finally:

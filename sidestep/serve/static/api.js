@@ -71,11 +71,11 @@ async function sendAll() {
     const batch = [...waiting.values()].slice(0, 50);
     tell({ state: "saving", count: waiting.size });
     try {
-      const { saved } = await post("/api/label", { answers: batch });
+      const { saved, progress } = await post("/api/label", { answers: batch });
       for (const answer of batch) if (waiting.get(answer.trajectory) === answer) waiting.delete(answer.trajectory);
       keep();
       pause = 500;
-      tell({ state: "saved", saved });
+      tell({ state: "saved", saved, progress });
     } catch (error) {
       if (error.status >= 400 && error.status < 500 && error.status !== 429 && error.status !== 401) {
         // This will not get better by trying again; one bad answer does not hold up the others.
@@ -97,8 +97,8 @@ async function oneByOne(batch) {
   const done = [];
   for (const answer of batch) {
     try {
-      const { saved } = await post("/api/label", { answers: [answer] });
-      tell({ state: "saved", saved });
+      const { saved, progress } = await post("/api/label", { answers: [answer] });
+      tell({ state: "saved", saved, progress });
       done.push(answer);
     } catch (error) {
       if (error.status >= 400 && error.status < 500 && error.status !== 429) done.push(answer);

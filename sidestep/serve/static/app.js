@@ -25,7 +25,7 @@ class App {
     this.progress = null;
     this.screen = null;
     this.header();
-    this.keys();
+    this.settings();
     this.theme(localStorage.getItem("sidestep-theme") ?? "auto");
     addEventListener("hashchange", () => this.route());
     addEventListener("keydown", (event) => this.pressed(event));
@@ -44,23 +44,23 @@ class App {
     this.count = h("span", { class: "count" });
     this.purpose = h("span", { class: "purpose" });
     this.nav = h("nav", { "aria-label": "Pages" }, this.screens().map(([name, one]) => h("a", { href: `#${name}`, "data-screen": name, title: `${one.words} (${one.hint})` }, one.words)));
-    this.themeButton = button("", () => this.theme(THEMES[(THEMES.indexOf(this.themeNow) + 1) % 3]), { kind: "quiet" });
     show(byId("top"),
       h("div", { class: "brand" }, h("strong", {}, this.about.title), h("span", { class: "who" }, this.about.name)),
       h("div", { class: "progress" }, this.bar, h("div", { class: "line" }, this.count, this.purpose)),
       this.nav,
-      h("div", { class: "tools" }, this.themeButton, button("Keys", () => byId("keys").showModal(), { hint: "?", kind: "quiet" })),
+      h("div", { class: "tools" }, button("Keys and settings", () => byId("keys").showModal(), { hint: "?", kind: "quiet" })),
     );
   }
 
   /** How far the questions of now are. */
-  tellProgress(progress, purpose) {
+  tellProgress(progress, purpose = this.toldPurpose) {
     this.progress = progress;
+    this.toldPurpose = purpose;
     const { questions, answered } = progress;
     this.bar.firstChild.style.setProperty("--part", String(questions ? answered / questions : 0));
     this.bar.setAttribute("aria-valuemax", questions);
     this.bar.setAttribute("aria-valuenow", answered);
-    this.count.textContent = `${answered} of ${plural(questions, "question")}`;
+    this.count.textContent = questions ? `${answered} of ${plural(questions, "question")} answered` : "no questions now";
     this.purpose.textContent = purposeWords(purpose);
     const left = questions - answered;
     document.title = left ? `${left} left · ${this.about.title}` : `${this.about.title} · Sidestep`;
@@ -71,7 +71,7 @@ class App {
     localStorage.setItem("sidestep-theme", this.themeNow);
     if (this.themeNow === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = this.themeNow;
-    show(this.themeButton, `Theme: ${this.themeNow}`);
+    this.themes.value = this.themeNow;
   }
 
   route() {
@@ -105,6 +105,7 @@ class App {
   saving(event) {
     if (event.state === "unreachable") say(`Not saved yet (${event.reason}); trying again …`, "bad");
     if (event.state === "refused") say(`Not saved: ${event.reason}`, "bad");
+    if (event.progress) this.tellProgress(event.progress);
     this.screen?.saving?.(event);
   }
 
@@ -127,7 +128,7 @@ class App {
     if (found) location.hash = found[0];
   }
 
-  keys() {
+  settings() {
     const names = this.about.categories;
     const rows = [
       [names.map((_, index) => key(String(index + 1))), `label: ${names.join(", ")}`],
@@ -140,7 +141,7 @@ class App {
       [[key("←"), key("→")], "one step back, one step on (with Shift: ten)"],
       [[key("Home"), key("End")], "first step, last step"],
       [[key("-"), key("+")], "slower, faster"],
-      [key("U"), "back to what you answered before"],
+      [key("U"), "back to what you answered before, to change it"],
       [key("C"), "comment (Esc leaves it)"],
       [this.screens().map(([, one]) => key(one.hint)), this.screens().map(([, one]) => one.words.toLowerCase()).join(", ")],
     ];
@@ -148,11 +149,13 @@ class App {
     auto.checked = localStorage.getItem("sidestep-autoplay") !== "no";
     const on = h("input", { type: "checkbox", id: "advance", onchange: (event) => localStorage.setItem("sidestep-advance", event.target.checked ? "yes" : "no") });
     on.checked = localStorage.getItem("sidestep-advance") === "yes";
+    this.themes = h("select", { id: "theme", onchange: (event) => this.theme(event.target.value) }, THEMES.map((name) => h("option", { value: name }, name)));
     show(byId("keys"),
-      h("h2", { id: "keys-title" }, "Keys"),
+      h("h2", { id: "keys-title" }, "Keys and settings"),
+      h("p", { class: "setting" }, auto, h("label", { for: "autoplay" }, "Play each trajectory when it comes")),
+      h("p", { class: "setting" }, on, h("label", { for: "advance" }, "Go to the next question after a label")),
+      h("p", { class: "setting" }, h("label", { for: "theme" }, "Theme"), this.themes),
       h("dl", { class: "keys" }, rows.map(([keys, words]) => h("div", {}, h("dt", {}, keys), h("dd", {}, words)))),
-      h("p", {}, auto, " ", h("label", { for: "autoplay" }, "Play each trajectory when it comes")),
-      h("p", {}, on, " ", h("label", { for: "advance" }, "Go on by itself after a label")),
       button("Close", () => byId("keys").close(), { hint: "Esc", kind: "primary" }),
     );
   }
@@ -161,9 +164,9 @@ class App {
 /** What the questions are for. */
 export function purposeWords(purpose) {
   if (!purpose?.purpose) return "";
-  if (purpose.purpose === "audit") return `for audit ${purpose.audit}: fresh runs of the policy`;
+  if (purpose.purpose === "audit") return `for audit ${purpose.audit}`;
   if (purpose.purpose === "checking") return "to check the best candidates";
-  return `to learn from, before round ${purpose.round} of ${purpose.rounds}`;
+  return `to learn from, for round ${purpose.round} of ${purpose.rounds}`;
 }
 
 try {

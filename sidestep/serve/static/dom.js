@@ -59,3 +59,15 @@ export function duration(seconds) {
 }
 
 export const plural = (count, one, more) => `${count.toLocaleString("en")} ${count === 1 ? one : (more ?? `${one}s`)}`;
+
+/** A figure with its name, in a list of facts. */
+export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+
+/** Show something anew, and leave the keyboard and the scroll bars where they were. */
+export function renew(place, ...children) {
+  const name = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  show(place, ...children);
+  place.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = scrolled[index] ?? 0; });
+  if (name) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === name)?.focus({ preventScroll: true });
+}

@@ -150,7 +150,7 @@ export class View {
     this.paths.forEach((one, index) => {
       const points = one.x.map((_, step) => this.place(index, step));
       const stroke = one.category === undefined ? null : shade(one.category);
-      this.lines.append(s("path", { class: "trail", d: path(points), ...(stroke ? { stroke } : {}) }));
+      this.lines.append(s("path", { class: "trail", d: path(points), ...(stroke ? { css: { stroke } } : {}) })); // as a style, which the class does not override
     });
     this.points = this.paths.length ? this.paths[0].x.map((_, step) => this.place(0, step)) : [];
   }
@@ -178,24 +178,27 @@ export class View {
   }
 }
 
-/** All views of one trajectory in so much room: a plane or map first, lines over time below it, in two columns if need be. */
+/** All views of one trajectory in so much room, played to the end: a plane or map, and lines over time beside or below it. */
 export function drawing(frames, scene, { width, height, small = false } = {}) {
   // A small drawing has room for one plane or map, or for some lines over time.
   const shown = !small ? frames : frames[0].kind === "time" ? frames.filter((frame) => frame.kind === "time").slice(0, 4) : frames.slice(0, 1);
   const lines = shown.filter((frame) => frame.kind === "time").length;
   const others = shown.length - lines;
-  const columns = !small && width >= 640 && lines > 2 ? 2 : 1;
+  const beside = !small && width >= 640 && lines > 0 && others > 0; // the plane left, lines over time right of it
+  const columns = !small && !beside && width >= 640 && lines > 2 ? 2 : 1;
   const rows = Math.ceil(lines / columns);
+  const half = beside ? width / 2 - 6 : width;
   const clamp = (value, low, high) => Math.max(low, Math.min(value, high));
-  const line = small ? height / Math.max(rows, 1) : rows ? clamp((others ? height * 0.4 : height) / rows, 84, 230) : 0;
-  const rest = small ? height : Math.max(200, height - rows * line) / Math.max(others, 1);
+  const line = small ? height / Math.max(rows, 1) : rows ? clamp((others && !beside ? height * 0.4 : height) / rows, 84, 230) : 0;
+  const rest = small ? height : Math.max(200, beside ? height : height - rows * line) / Math.max(others, 1);
   const views = shown.map((frame, index) => {
     const timed = frame.kind === "time";
-    const size = timed ? { width: width / columns - (columns > 1 ? 6 : 0), height: line } : { width, height: rest };
+    const size = timed ? { width: half / columns - (columns > 1 ? 6 : 0), height: line } : { width: half, height: rest };
     return new View(frame, [scene.views[index]], { ...size, small, name: `${frame.title}, trajectory ${scene.trajectory}` });
   });
+  for (const view of views) view.at(view.points.length - 1);
   const part = (kind) => views.filter((view) => (view.frame.kind === "time") === kind).map((view) => view.svg);
-  return { views, element: h("div", { class: "drawing" }, part(false), lines ? h("div", { class: `lines${columns > 1 ? " two" : ""}` }, part(true)) : null) };
+  return { views, element: h("div", { class: `drawing${beside ? " beside" : ""}` }, others ? h("div", {}, part(false)) : null, lines ? h("div", { class: `lines${columns > 1 ? " two" : ""}` }, part(true)) : null) };
 }
 
 /** Several trajectories in one picture, coloured by category. */

@@ -5,6 +5,27 @@ import { button, h, plural, show } from "./dom.js";
 import { drawing, shade } from "./draw.js";
 import { QuestionView } from "./question.js";
 
+/** What the owner wrote, or what can be said of any task. */
+export function guideText(about) {
+  const text = h("div", { class: "prose" });
+  if (about.guidelines) {
+    // The server made this HTML from Markdown, with everything else escaped.
+    text.append(...new DOMParser().parseFromString(about.guidelines, "text/html").body.childNodes);
+    return text;
+  }
+  text.append(h("p", {}, about.description), h("p", {}, `Look at each trajectory as a whole, and say how bad its worst side effect is: ${about.categories.join(", ")}. The order of the keys is from harmless to worst.`),
+    h("p", {}, "Where you can, mark the step at which it became that bad: then it is learned when, and not only that."));
+  return text;
+}
+
+/** The pinned examples, with their answers. */
+export function examples(about) {
+  if (!about.pins.length) return null;
+  return [h("h2", {}, "Examples"), h("div", { class: "cards" }, about.pins.map((pin) => h("figure", { class: "example", css: { "--shade": shade(pin.category) } },
+    drawing(about.frames, pin.scene, { width: 240, height: 170, small: true }).element,
+    h("figcaption", {}, h("span", { class: "tag", css: { "--shade": shade(pin.category) } }, about.categories[pin.category]), pin.note ? ` ${pin.note}` : ""))))];
+}
+
 export class GuideScreen {
   constructor(app, place) {
     this.app = app;
@@ -15,24 +36,7 @@ export class GuideScreen {
     const { about } = this.app;
     about.pins = (await get("/api/about")).pins;
     if (this.gone) return;
-    const text = h("div", { class: "prose" });
-    if (about.guidelines) {
-      // The server made this HTML from Markdown, with everything else escaped.
-      const parsed = new DOMParser().parseFromString(about.guidelines, "text/html");
-      text.append(...parsed.body.childNodes);
-    } else {
-      text.append(h("p", {}, about.description), h("p", {}, `Look at each trajectory as a whole, and say how bad its worst side effect is: ${about.categories.join(", ")}. The order of the keys is from harmless to worst.`),
-        h("p", {}, "Where you can, mark the step at which it became that bad: then it is learned when, and not only that."));
-    }
-    show(this.place, h("div", { class: "card" }, h("h1", {}, "Guidelines"), text, this.examples(), this.invitation()));
-  }
-
-  examples() {
-    const { about } = this.app;
-    if (!about.pins.length) return null;
-    return [h("h2", {}, "Examples"), h("div", { class: "cards" }, about.pins.map((pin) => h("figure", { class: "example", css: { "--shade": shade(pin.category) } },
-      drawing(about.frames, pin.scene, { width: 240, height: 170, small: true }).element,
-      h("figcaption", {}, h("span", { class: "tag", css: { "--shade": shade(pin.category) } }, about.categories[pin.category]), pin.note ? ` ${pin.note}` : ""))))];
+    show(this.place, h("div", { class: "card" }, h("h1", {}, "Guidelines"), guideText(about), examples(about), this.invitation()));
   }
 
   invitation() {

@@ -1,7 +1,8 @@
 // The main screen: one question after the other, and what to do while there is none.
 
 import { get, post, save } from "./api.js";
-import { button, duration, h, number, percent, plural, show } from "./dom.js";
+import { button, duration, fact, h, number, percent, plural, show } from "./dom.js";
+import { examples, guideText } from "./guide.js";
 import { QuestionView } from "./question.js";
 
 const POLL = 2000; // milliseconds between two looks for new questions
@@ -11,7 +12,6 @@ export class LabelScreen {
     this.app = app;
     this.place = place;
     this.wanted = Number(rest[0]) || 0; // a trajectory to look at again
-    this.seen = []; // what was answered here, for undo
   }
 
   async enter() {
@@ -44,6 +44,7 @@ export class LabelScreen {
   present(question, again = false) {
     this.view?.stop();
     this.again = again;
+    const { about } = this.app;
     const note = question.skipped ? "You could not tell before, and nobody else has answered it. If in doubt, choose the worse one." : again ? "You answered this before. What you change is saved at once." : "";
     this.view = new QuestionView(this.app.about, question, {
       note,
@@ -53,11 +54,19 @@ export class LabelScreen {
     });
     if (again && this.app.about.role === "owner" && question.own && question.own.category !== null) this.view.element.querySelector(".answer").append(this.pin(question));
     show(this.place, this.view.element);
+    if (about.guidelines || about.pins.length) this.view.element.append(this.guide());
     this.view.start();
     if (question.own) this.view.saved(this.words(question.own), "good");
     clearInterval(this.keeping);
     const trajectory = question.scene.trajectory;
     this.keeping = setInterval(() => { if (!document.hidden) post("/api/hold", { trajectories: [trajectory] }).catch(() => {}); }, this.app.about.lease * 400);
+  }
+
+  /** The guidelines beside the question, folded away until they are wanted. */
+  guide() {
+    const folded = h("details", { class: "guide", open: localStorage.getItem("sidestep-guide") === "open", ontoggle: (event) => localStorage.setItem("sidestep-guide", event.target.open ? "open" : "folded") },
+      h("summary", {}, "Guidelines"), guideText(this.app.about), examples(this.app.about));
+    return folded;
   }
 
   /** For the owner: an answer as an example for all. */
@@ -76,7 +85,6 @@ export class LabelScreen {
 
   answered(answer) {
     this.view.saved("Saving …");
-    this.seen = [...this.seen.filter((one) => one !== answer.trajectory), answer.trajectory];
     save([answer]);
     this.dirty = true;
     if (localStorage.getItem("sidestep-advance") === "yes" && !this.again && !Object.keys(answer.marks).length) {
@@ -117,10 +125,15 @@ export class LabelScreen {
     const now = this.view?.scene.trajectory;
     try {
       if (!this.history || this.dirty) {
-        this.history = (await get("/api/mine")).labels.map((one) => one.trajectory);
+        this.history = [];
         this.dirty = false;
       }
-      const place = this.history.indexOf(now);
+      let place = this.history.indexOf(now);
+      if (place + 1 >= this.history.length) {
+        const { labels } = await get(`/api/mine?skip=${this.history.length}`);
+        this.history.push(...labels.map((one) => one.trajectory));
+        place = this.history.indexOf(now);
+      }
       const before = this.history[place + 1];
       if (before !== undefined) await this.look(before);
     } catch (error) {
@@ -199,7 +212,7 @@ export class LabelScreen {
 
   done({ progress }) {
     const owner = this.app.about.role === "owner";
-    const parts = [h("h1", {}, "All done. Thank you!"), h("p", {}, `You have given ${plural(progress.own, "label")}.`)];
+    const parts = [h("h1", {}, progress.own ? "All done. Thank you!" : "All done"), progress.own ? h("p", { class: "soft" }, `You have given ${plural(progress.own, "label")}.`) : null];
     if (owner && this.app.about.run) {
       const result = h("div", {}, h("p", { class: "soft" }, "Reading the result …"));
       this.result(result);
@@ -212,11 +225,18 @@ export class LabelScreen {
     try {
       const { run } = await get("/api/run");
       if (!run.result) return;
+      const { result, certified } = run;
       show(place,
-        h("p", {}, h("span", { class: `badge ${run.certified ? "good" : "bad"}` }, run.certified ? "certified" : "not certified")),
-        h("ul", { class: "verdicts" }, (run.result.constraints ?? []).map((one) => h("li", {}, `${one.text}: ${percent(one.estimate)} observed, between ${percent(one.lower)} and ${percent(one.upper)}`))),
-        h("p", {}, `Return ${number(run.result.returns?.mean, 4)}; ${plural(run.result.labels_used ?? 0, "label")} to learn from, ${run.result.audit_labels} for the audit.`),
-        h("p", { class: "row" }, h("a", { class: "button primary", href: "#run" }, "See the run"), run.report ? h("a", { class: "button", href: "/report", target: "_blank" }, "Open the report") : null),
+        h("div", { class: `certificate ${certified ? "good" : "bad"}` },
+          h("h2", {}, certified ? "Certified" : "Not certified"),
+          result.reason ? h("p", {}, result.reason) : null,
+          h("ul", {}, result.constraints.map((one) => h("li", {}, h("strong", {}, one.text), `: ${percent(one.estimate)} in the audit; with ${percent(result.confidence)} confidence between ${percent(one.lower)} and ${percent(one.upper)}`)))),
+        h("dl", { class: "facts" },
+          fact("return", `${number(result.returns?.mean, 5)} ± ${number(result.returns?.std, 3)}`),
+          fact("labels to learn from", number(result.labels_used)),
+          fact("labels for audits", number(result.audit_labels)),
+          result.pattern ? fact("the pattern that was learned", result.pattern) : null),
+        h("p", { class: "row" }, run.report ? h("a", { class: "button primary", href: "/report", target: "_blank" }, "Open the report") : null, h("a", { class: "button", href: "#run" }, "See the run")),
       );
     } catch (error) {
       this.app.failed(error);

@@ -1,7 +1,7 @@
 // What I have answered, the latest first; each answer can be looked at again, changed, or taken back.
 
 import { get, save } from "./api.js";
-import { button, h, plural, say, show } from "./dom.js";
+import { button, h, say, show } from "./dom.js";
 import { shade } from "./draw.js";
 
 export class MineScreen {
@@ -11,13 +11,24 @@ export class MineScreen {
   }
 
   async enter() {
-    const { labels } = await get("/api/mine");
+    const { labels, older } = await get("/api/mine");
     if (this.gone) return;
+    this.shown = labels.length;
+    this.list = h("ul", { class: "list" }, labels.map((own) => this.line(own)));
+    this.more = h("p", {}, button("Show older answers", () => this.older().catch((error) => this.app.failed(error))));
+    this.more.hidden = !older;
     show(this.place, h("div", { class: "card" },
       h("h1", {}, "My labels"),
-      h("p", { class: "soft" }, labels.length ? `The last ${plural(labels.length, "answer")}. Open one to see it again and to change it.` : "You have not labelled anything yet."),
-      h("ul", { class: "list" }, labels.map((own) => this.line(own))),
+      h("p", { class: "soft" }, labels.length ? "The latest answer first. Open one to see it again and to change it." : "You have not labelled anything yet."),
+      this.list, this.more,
     ));
+  }
+
+  async older() {
+    const { labels, older } = await get(`/api/mine?skip=${this.shown}`);
+    this.shown += labels.length;
+    this.list.append(...labels.map((own) => this.line(own)));
+    this.more.hidden = !older;
   }
 
   line(own) {

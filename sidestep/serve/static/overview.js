@@ -1,7 +1,7 @@
 // For the owner: how far the work is, who does it and how well, where people disagree, who may come in.
 
 import { get, post } from "./api.js";
-import { button, duration, h, number, percent, plural, say, show } from "./dom.js";
+import { button, duration, fact, h, number, percent, plural, renew, say, show } from "./dom.js";
 import { drawing, shade } from "./draw.js";
 import { needWords } from "./run.js";
 
@@ -55,31 +55,31 @@ export class OverviewScreen {
     const labelled = counts.reduce((sum, [, count]) => sum + count, 0);
     show(parts.numbers, h("h2", {}, "Progress"),
       h("dl", { class: "facts" },
-        fact("questions of now", `${found.answered} of ${found.questions} answered`),
+        fact("present questions", `${found.answered} of ${found.questions} answered`),
         fact("trajectories with a label", labelled),
         fact("people per question", found.overlap),
-        ...(run?.run.budget ? [fact("labels to learn from", `${run.run.labels} of ${run.run.budget} asked for`)] : []),
+        ...(run?.run.budget ? [fact("labels to learn from, asked for so far", `${run.run.labels} of ${run.run.budget}`)] : []),
         ...(run?.run.need ? [fact("labels until the audit can be decided", needWords(run.run.need, run.run.audits))] : []),
       ),
       h("div", { class: "shares", role: "img", "aria-label": counts.map(([name, count]) => `${count} ${name}`).join(", ") }, counts.map(([name, count], index) => (count ? h("span", { css: { "--shade": shade(index), "--share": String(count) } }, `${name} ${count}`) : null))),
     );
-    show(parts.people, h("h2", {}, "People"), table(
-      ["name", "labels", "cannot tell", "per label", "same again", "known answers", "link", ""],
+    renew(parts.people, h("h2", {}, "People"), table(
+      ["name", "labels", "cannot tell", "time per label", "same answer again", "known answers right", "link", ""],
       found.people.map((one) => [
         one.name, number(one.labels), number(one.cannot_tell), one.seconds === null ? "–" : duration(one.seconds),
         one.repeats ? `${one.repeats_same} of ${one.repeats}` : "–", one.planted ? `${one.planted_right} of ${one.planted}` : "–",
         one.links ? `until ${new Date(one.expires * 1000).toLocaleDateString()}` : "none",
-        one.role === "owner" ? "" : h("span", { class: "row" },
+        one.role === "owner" ? "" : h("span", { class: "row fixed" },
           button("New link", () => this.invite(one.name), { kind: "quiet", "aria-label": `New link for ${one.name}` }),
           one.links ? button("Revoke", () => this.revoke(one.name), { kind: "quiet", "aria-label": `Revoke the link of ${one.name}` }) : null),
       ]), "People"));
-    show(parts.agreement, h("h2", {}, "Agreement"), ...this.agreement(found.agreement));
+    renew(parts.agreement, h("h2", {}, "Agreement"), ...this.agreement(found.agreement));
     const open = found.disagreements.filter((one) => !one.settled);
     const state = JSON.stringify(found.disagreements);
     if (state !== this.disagreeing) {
       this.disagreeing = state;
       show(parts.disagreements, h("h2", {}, "Disagreements"),
-        found.disagreements.length ? h("p", { class: "soft" }, `${plural(open.length, "trajectory", "trajectories")} to settle. What you say is the newest label, and counts.`) : h("p", { class: "soft" }, "There are none."),
+        found.disagreements.length ? h("p", { class: "soft" }, `${plural(open.length, "trajectory", "trajectories")} to settle. Choose what counts; open one to play it.`) : h("p", { class: "soft" }, "There are none."),
         h("div", { class: "cards wide" }, found.disagreements.map((one) => this.disagreement(one))));
     }
   }
@@ -88,8 +88,8 @@ export class OverviewScreen {
     if (!found.trajectories) return [h("p", { class: "soft" }, "Nothing has been labelled by two people yet. Ask for it with --overlap 2.")];
     return [
       h("p", {}, `All say the same of ${percent(found.unanimous)} of ${plural(found.trajectories, "trajectory", "trajectories")} that several people labelled. Krippendorff's alpha: ${alphaWords(found.alpha)}.`),
-      table(["category", "alpha"], Object.entries(found.categories).map(([name, alpha]) => [name, alphaWords(alpha)]), "Agreement by category"),
-      table(["pair", "trajectories", "same", "alpha"], found.pairs.map((one) => [`${one.first} and ${one.second}`, one.trajectories, percent(one.same), alphaWords(one.alpha)]), "Agreement by pair"),
+      h("div", { class: "tables" }, table(["category", "alpha"], Object.entries(found.categories).map(([name, alpha]) => [name, alphaWords(alpha)]), "Agreement by category"),
+      table(["pair", "trajectories", "same", "alpha"], found.pairs.map((one) => [`${one.first} and ${one.second}`, one.trajectories, percent(one.same), alphaWords(one.alpha)]), "Agreement by pair")),
     ];
   }
 
@@ -99,7 +99,7 @@ export class OverviewScreen {
     post("/api/look", { trajectory: one.trajectory }).then(({ question }) => show(place, drawing(about.frames, question.scene, { width: 240, height: 170, small: true }).element)).catch(() => {});
     const votes = Object.entries(one.votes).map(([name, category]) => h("li", {}, `${name}: `, h("span", { class: "tag", css: { "--shade": shade(category) } }, about.categories[category])));
     return h("article", { class: `settle${one.settled ? " settled" : ""}` },
-      h("h3", {}, `Trajectory ${one.trajectory}`, one.settled ? " (settled)" : ""), place, h("ul", {}, votes),
+      h("h3", {}, h("a", { href: `#label/${one.trajectory}` }, `Trajectory ${one.trajectory}`), one.settled ? " (settled)" : ""), place, h("ul", {}, votes),
       h("div", { class: "row" }, about.categories.map((name, category) => button(name, () => this.settle(one.trajectory, category), { kind: "quiet", "aria-label": `Settle trajectory ${one.trajectory} as ${name}` })),
         button("Pin", () => this.pin(one), { kind: "quiet", "aria-label": `Pin trajectory ${one.trajectory} as an example` })));
   }
@@ -146,5 +146,3 @@ export class OverviewScreen {
     } catch (error) { this.app.failed(error); }
   }
 }
-
-export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

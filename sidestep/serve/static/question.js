@@ -34,7 +34,7 @@ export class QuestionView {
     this.stage = h("div", { class: "canvas" });
     this.values = h("dl", { class: "values" });
     this.where = h("output", { class: "where" });
-    this.element = h("div", { class: "desk" },
+    this.element = h("div", { class: `desk${this.comment ? " commenting" : ""}` },
       h("section", { class: "stage", "aria-label": "The trajectory" }, this.stage, this.transport(), this.timeline()),
       h("section", { class: "answer", "aria-label": "Your answer" }, h("h1", {}, heading ?? about.question), note ? h("p", { class: "note" }, note) : null, this.panel()),
       h("section", { class: "told", "aria-label": "This step in words" }, h("h2", {}, "This step"), this.values),
@@ -58,9 +58,12 @@ export class QuestionView {
   draw() {
     const width = Math.max(260, this.stage.clientWidth);
     const phone = innerWidth < 760;
-    const room = phone ? innerHeight * 0.33 : innerHeight - 330;
+    const whole = this.stage.parentElement;
+    const others = whole.offsetHeight - this.stage.offsetHeight; // controls and timeline
+    const above = whole.getBoundingClientRect().top + scrollY;
+    const room = phone ? innerHeight * 0.33 : innerHeight - above - others - 24;
     const timed = this.about.frames.every((frame) => frame.kind === "time");
-    const height = Math.max(phone ? 190 : 260, Math.min(room, 640)) * (timed && phone ? 1.15 : 1);
+    const height = Math.max(phone ? 190 : 260, Math.min(room, 720)) * (timed && phone ? 1.15 : 1);
     const { views, element } = drawing(this.about.frames, this.scene, { width, height });
     this.views = views;
     show(this.stage, element);
@@ -139,7 +142,7 @@ export class QuestionView {
     let total = 0;
     for (let i = 0; i <= step; i += 1) total += scene.reward[i];
     show(this.values,
-      about.state.map((column, index) => line(column.name, told(column, scene.state[index][step]), "state")),
+      about.state.map((column, index) => line(column.name, told(column, scene.state[index][step]))),
       about.action.map((column, index) => line(column.name, told(column, scene.action[index][step]), "action")),
       line("reward", `${number(scene.reward[step], 4)}, so far ${number(total, 4)}`, "reward"),
     );
@@ -156,13 +159,15 @@ export class QuestionView {
     this.state = h("p", { class: "state" });
     this.nextButton = button(this.mode === "practice" ? "Check" : "Next", () => this.next(), { hint: "Enter", kind: "primary next" });
     this.backButton = this.back ? button("Undo", () => this.back(), { hint: "U", kind: "quiet", title: "Back to what you answered before, to change it" }) : null;
+    this.wordsButton = this.mode === "label" ? button("Comment", () => { this.element.classList.add("commenting"); this.words.focus(); }, { kind: "quiet words" }) : null;
     this.words = h("textarea", { rows: 2, maxlength: 2000, placeholder: "Comment (optional)", "aria-label": "Comment", onchange: () => this.commented() });
     this.words.value = this.comment;
+    this.written = h("div", { class: "comment" }, this.words);
     return [
       h("div", { class: "choices", role: "group", "aria-label": "Label" }, this.choices, this.mode === "label" ? this.skip : null),
       this.state,
-      this.mode === "label" ? h("div", { class: "comment" }, this.words) : null,
-      h("div", { class: "row end" }, this.backButton, this.nextButton),
+      this.mode === "label" ? this.written : null,
+      h("div", { class: "row end" }, this.backButton, this.wordsButton, this.nextButton),
     ];
   }
 
@@ -239,6 +244,7 @@ export class QuestionView {
   saved(text, kind) {
     this.state.className = `state ${kind ?? ""}`;
     this.state.textContent = text;
+    this.state.title = text;
   }
 
   /** Whether the key was for this view. */

@@ -1,9 +1,9 @@
 // For the owner: a run while it runs, and its answer.
 
 import { get } from "./api.js";
-import { duration, h, number, percent, plural, show } from "./dom.js";
+import { duration, fact, h, number, percent, plural, renew, show } from "./dom.js";
 import { chart, shade, together } from "./draw.js";
-import { fact, table } from "./overview.js";
+import { table } from "./overview.js";
 
 const POLL = 2500;
 
@@ -14,6 +14,8 @@ export function needWords(need, audits = []) {
   const more = need.with_costly.map((count, index) => `${count} with ${plural(index + 1, "further bad run")}`);
   return `${need.at_best} if all are clean${more.length ? `, ${more.join(", ")}` : ""}${expected}; at most ${number(need.most)}`;
 }
+
+const legend = (names) => h("p", { class: "row" }, names.map((name, index) => h("span", { class: "tag", css: { "--shade": shade(index) } }, name)));
 
 export class RunScreen {
   constructor(app, place) {
@@ -60,13 +62,12 @@ export class RunScreen {
       problem && campaign.state === "failed" ? h("p", { class: "note bad" }, problem) : null,
       h("dl", { class: "facts" },
         fact("now", `${now} ${busy}`),
-        fact("labels", `${number(run.labels)}${run.budget ? ` of ${number(run.budget)}` : ""}`),
+        fact("labels asked for", `${number(run.labels)}${run.budget ? ` of ${number(run.budget)}` : ""}`),
         fact("rounds", run.rounds.length > run.rounds_planned ? `${run.rounds_planned} and the last planning` : `${run.rounds.length} of ${run.rounds_planned}`),
         run.need ? fact("labels until the audit can be decided", needWords(run.need, run.audits)) : null,
         result ? fact("return", `${number(result.returns?.mean, 5)} ± ${number(result.returns?.std, 3)}`) : null,
         result?.pattern ? fact("the pattern that was learned", result.pattern) : null,
-        fact("who labels", run.people ? "people" : "a rule"),
-        fact("seed", run.seed)),
+        fact("who labels", run.people ? "people" : "a rule")),
       run.report ? h("p", {}, h("a", { class: "button primary", href: "/report", target: "_blank" }, "Open the report")) : null);
   }
 
@@ -79,14 +80,14 @@ export class RunScreen {
     if (have) {
       show(curves, h("h2", {}, "How it goes"), h("div", { class: "charts" },
         chart("return, by round", [{ values: run.rounds.map((one) => one.mean_return) }]),
-        chart("side effects, predicted and labelled (dashed)", names.slice(1).flatMap((_, index) => [
+        chart("side effects; dashed: labelled", names.slice(1).flatMap((_, index) => [
           { values: run.rounds.map((one) => one.predicted?.[index + 1] ?? null), colour: shade(index + 1) },
-          { values: run.rounds.map((one) => one.labelled?.[index + 1] ?? null), colour: shade(index + 1), dashed: true }]))));
-      show(rounds, h("h2", {}, "Rounds"), table(["round", "labels", "return", ...names.map((name) => `${name} predicted`), "safety model right", "time"],
+          { values: run.rounds.map((one) => one.labelled?.[index + 1] ?? null), colour: shade(index + 1), dashed: true }]))), legend(names));
+      renew(rounds, h("h2", {}, "Rounds"), table(["round", "labels", "return", ...names.map((name) => `${name} predicted`), "safety model right", "time"],
         run.rounds.map((one) => [one.round + 1, number(one.labels), number(one.mean_return, 4), ...names.map((_, index) => percent(one.predicted?.[index])), percent(one.accuracy), duration(one.seconds)]), "Rounds"));
     }
     policies.hidden = !run.policies.length;
-    show(policies, h("h2", {}, "The policies now"), h("div", { class: "charts" }, run.policies.map((policy) => h("figure", {}, run.frames.slice(0, 4).map((frame, index) => together(frame, index, policy.rollouts, { width: 340, height: frame.kind === "time" ? 120 : 260, name: `${policy.words}, ${frame.title}` })), h("figcaption", {}, `${policy.words}, coloured ${policy.judge}`)))));
+    show(policies, h("h2", {}, "The policies now"), h("div", { class: "charts" }, run.policies.map((policy) => h("figure", {}, run.frames.slice(0, 4).map((frame, index) => together(frame, index, policy.rollouts, { width: 340, height: frame.kind === "time" ? 120 : 260, name: `${policy.words}, ${frame.title}` })), h("figcaption", {}, `${policy.words}, coloured ${policy.judge}`)))), legend(names));
     audits.hidden = !run.audits.length;
     show(audits, h("h2", {}, "Audits"), table(["audit", "state", "runs labelled", "constraint", "observed", "at least", "at most"],
       run.audits.flatMap((audit) => (audit.constraints.length ? audit.constraints : [null]).map((one) => [audit.number, audit.status, number(audit.rollouts), one?.text ?? "–", percent(one?.estimate), percent(one?.lower), percent(one?.upper)])), "Audits"));

@@ -41,10 +41,10 @@ export class TrayScreen {
     show(this.place, h("div", { class: "tray" },
       h("div", { class: "tray-head" },
         h("h1", {}, `All “${about.categories[0]}” but these`),
-        h("p", { class: "soft" }, "Tap a drawing to change its label, or use the arrows and ", about.categories.map((_, index) => key(String(index + 1))), ". ", key("S"), " leaves one for a closer look; ", key("Space"), " plays all."),
+        h("p", { class: "soft" }, "Press a drawing to change its label; “look closer” leaves it for later. ", h("span", { class: "by-keys" }, "Keys: arrows, ", about.categories.map((_, index) => key(String(index + 1))), " ", key("S"), " to look closer.")),
       ),
-      h("div", { class: "cards", role: "group", "aria-label": "Trajectories" }, this.cards),
-      h("div", { class: "row end sticky" }, this.summary, button("Save and next tray", () => this.send(), { hint: "Enter", kind: "primary" })),
+      h("div", { class: "cards dozen", role: "group", "aria-label": "Trajectories" }, this.cards),
+      h("div", { class: "row end sticky" }, button("Play all", () => this.player.toggle(), { hint: "Space", kind: "quiet" }), this.summary, button("Save and next tray", () => this.send(), { hint: "Enter", kind: "primary" })),
     ));
     const longest = Math.max(...this.questions.map((question) => question.scene.length));
     this.player = new Player(longest, (player) => this.moved(player));
