@@ -32,10 +32,10 @@ from sidestep.runs.records import Round, read_config
 
 STORY = (
     "A robot crosses a plane to its goal. The model says where it moves and what it earns, not that it dirties the "
-    "area in its way. An expert (here a rule) labels whole trajectories none, mild or severe; Sidestep learns the "
+    "area in its way. An expert (here a rule) labels 300 trajectories none, mild or severe; Sidestep learns the "
     "pattern, plans a policy with no side effect in 95 of 100 runs, and proves it on fresh ones.\n"
 )
-SHORTER = {"polish_epochs": 150}  # half a minute less than the main job
+SHORTER: dict[str, int | bool] = {"labels": 300, "marks": True, "polish_epochs": 150}  # what a person could label
 TINY = {"labels": 60, "rounds": 1, "members": 1, "units": 4, "first_fit": 50, "later_fit": 20, "round_epochs": 10}
 TINY |= {"searching_rounds": 1, "polish_epochs": 50, "rollouts": 200, "audits": 1}
 LUCK = 4.0  # deviations by which the best of many labelled trajectories may exceed a good policy's mean
