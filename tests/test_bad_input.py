@@ -283,7 +283,8 @@ def test_reference_that_is_wrong(reference, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["chek", "navigation"], "there is no command 'chek'; the commands are demo, models, check"),
+        (["chek", "navigation"], "there is no command 'chek'; did you mean 'check'?"),
+        (["qqq", "navigation"], "there is no command 'qqq'; the commands are demo, models, check"),
         (["--bogus"], "'--bogus'"),
         (["check"], "required: MODEL; see sidestep check --help"),
         (["check", "navigation", "more"], "'more'"),

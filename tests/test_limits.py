@@ -124,7 +124,7 @@ def test_the_table_names_the_problem_both_discounts_and_the_side_effects(around,
         (["--constraint", "awful<=0"], "there is no 'awful' to bound; there are mild, severe, penalty"),
         (["--constraint", "mild<=x"], "from above"),
         (["--discount", "1.5"], "must be less than 1, not 1.5"),
-        (["--rule", "nothing"], "expected one of paper, share"),
+        (["--rule", "nothing"], "expected paper, share or file.py:function"),
     ],
 )
 def test_bad_input_gets_one_sentence(around, arguments, sentence, capsys):

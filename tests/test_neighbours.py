@@ -9,7 +9,7 @@ from sidestep.core.constraints import Scale, parse_constraints
 
 # Return and predicted cost; labels of their own agree with the predictions.
 CANDIDATES = [
-    Candidate(f"{n}.safetensors", earned, (cost,), labels=1000, costly=(1000 * cost,))
+    Candidate(f"{n}.safetensors", earned, (cost,), labels=1000, costly=(1000 * cost,), expected=(1000 * cost,))
     for n, (earned, cost) in enumerate([(-30.0, 0.001), (-27.0, 0.012), (-25.0, 0.035), (-22.0, 0.07), (-10.0, 0.9)])
 ]
 

@@ -436,7 +436,7 @@ def test_rule_of_the_user_that_is_wrong(rules_file, navigation, batch, function,
 
 
 def test_rule_names(navigation):
-    with pytest.raises(InputError, match="expected one of paper"):
+    with pytest.raises(InputError, match=r"expected paper or file\.py:function"):
         load_rule("share", navigation)
     with pytest.raises(InputError, match=r"expected file\.py:name"):
         load_rule("mine.py", navigation)
