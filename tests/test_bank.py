@@ -11,6 +11,7 @@ from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.planning import bank
 from sidestep.planning.bank import BankSchedule, GradientBank
 from sidestep.planning.methods import Lookahead
+from sidestep.safety.counted import CountedEvents
 from sidestep.safety.hazard import HazardModel
 
 TOLERANCES = np.array([[0.05], [0.2], [0.5], [0.9]])
@@ -63,8 +64,8 @@ def test_without_a_search_the_first_round_goes_on_from_random_policies(made):
     assert np.all(np.asarray(bank_without.learners.epoch) == SCHEDULE.round_epochs)
 
 
-def test_the_last_planning_ends_with_lookahead_for_the_loosest_slots(made):
-    _, safety = made
+def test_the_last_planning_ends_with_lookahead_for_the_loosest_slots():
+    safety = CountedEvents(1, 1, 3, key=jax.random.key(1))
     constraints = tuple(parse_constraints(["none>=0.9"], Scale()))
     planning = replace(CONFIG, lookahead=Lookahead(rounds=1))
     schedule = replace(SCHEDULE, polish_epochs=1)

@@ -26,6 +26,7 @@ from sidestep.planning.rows import Phase, PlanRow
 from sidestep.policies.networks import NetworkPolicy, with_memory
 from sidestep.runtime.parallel import picked
 from sidestep.safety.base import SafetyModel
+from sidestep.safety.counted import CountedEvents
 
 POLISH: dict[str, str | int | float] = {
     "observe": "memory",
@@ -264,7 +265,8 @@ class GradientBank:
         none_yet = not np.isfinite(best).any()
         stale = 0 if better.any() or none_yet else int(polishing.stale) + 1
         done = int(learners.epoch[0]) >= self.polisher.config.epochs or stale >= PATIENCE
-        looks = self.improver.config.lookahead is not None
+        # Lookahead reads the safety model's memory in millions of steps: with recurrent networks that takes minutes.
+        looks = self.improver.config.lookahead is not None and isinstance(safety, CountedEvents)
         restarted = _restarted(learners, returns, costs)
         if not done:
             highest = np.where(better, returns, best).astype(np.float32)
