@@ -417,5 +417,5 @@ def test_the_command_tells_people_what_to_label(tmp_path, capsys):
     assert main(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 3
     waiting = json.loads(capsys.readouterr().out)
     assert waiting["status"] == "waiting"
-    assert len(waiting["trajectories"]) == 12
+    assert len(waiting["trajectories"]) == 11
     assert load(tmp_path / "run").categories == ("fine", "bad")
