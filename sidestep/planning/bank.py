@@ -201,7 +201,6 @@ class GradientBank:
         start = self.learners
         self.planner.set_safety_model(safety)
         self.polisher.set_safety_model(safety)
-        self.improver.set_safety_model(safety)
         self.planner.prepare(lambda: start)
         self.polisher.prepare(lambda: self._remembering(start, safety, np.asarray(start.tolerances)))
 
@@ -237,10 +236,10 @@ class GradientBank:
         self.polishing = None
         if phase:
             learners = self._remembering(self.learners, safety, np.asarray(self.learners.tolerances))
+            first = _first(learners, 0.0)
             chosen = self._looking_at(learners)
             cut = replace(chosen, policy=chosen.policy.cut_at_bounds())
-            looking = Looking(cut, np.array(0), np.zeros(LOOKING, np.float32), np.zeros((), np.float32))
-            self.polishing = _first(learners, 0.0) if phase == "gradient" else looking
+            self.polishing = first if phase == "gradient" else _first_look(cut, first.ceiling)
 
     def polish(self, safety: SafetyModel) -> Polished:
         """Up to the next test: first by gradients, then by lookahead."""
@@ -281,7 +280,7 @@ class GradientBank:
     def _begin_looking(self, learners: Learner, safety: SafetyModel, ceiling: np.ndarray) -> Looking:
         self.improver.set_safety_model(safety)
         cut = self.improver.cut_at_bounds(self._looking_at(learners))
-        return Looking(cut, np.array(0), np.zeros(LOOKING, np.float32), ceiling)
+        return _first_look(cut, ceiling)
 
     def _with_prices(self, looking: Looking) -> Learner:
         """With prices at which no gain up to the ceiling is worth a side effect for certain."""
@@ -361,6 +360,10 @@ class GradientBank:
 def _first(learners: Learner, ceiling: float) -> Polishing:
     none_yet = np.full(len(learners.epoch), -np.inf, np.float32)
     return Polishing(learners, none_yet, np.array(0), np.array(ceiling, np.float32))
+
+
+def _first_look(learners: Learner, ceiling: np.ndarray) -> Looking:
+    return Looking(learners, np.array(0), np.zeros(len(learners.epoch), np.float32), ceiling)
 
 
 def _restarted(learners: Learner, returns: np.ndarray, costs: np.ndarray) -> Learner:

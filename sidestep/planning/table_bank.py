@@ -39,6 +39,7 @@ class TableBank:
     """
 
     kind = "share"
+    phase: Phase = ""  # one test is all of its last planning
 
     def __init__(self, model: FiniteModel, constraints: tuple[Constraint, ...], slots: int, key: PRNGKeyArray) -> None:
         self.model, self.constraints, self.slots, self.key = model, constraints, slots, key
@@ -109,8 +110,6 @@ class TableBank:
 
     def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool, ceiling: float) -> None:
         self.tolerances = tolerances
-
-    phase: Phase = ""
 
     def expect(self, safety: SafetyModel, phase: Phase) -> None:
         """Nothing changes: one test is all of it."""
