@@ -22,10 +22,10 @@ from runner import merged, parser, results, seeds_of
 from sidestep.campaign.job import Job as Asked
 from sidestep.campaign.job import begin
 from sidestep.certification.evaluation import certification_key, evaluate
-from sidestep.certification.forecast import Known, prospects
-from sidestep.certification.opinions import FEWER_OPINIONS, OPINIONS
+from sidestep.certification.forecast import Known, plan_opinions
+from sidestep.certification.ledger import Ledger
 from sidestep.certification.records import result_to_json, split_confidence
-from sidestep.cluster.jobs import Figures, Job
+from sidestep.cluster.jobs import LOG, Figures, Job
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.errors import LabelsNeeded
 from sidestep.deploy.solve import work_on
@@ -35,6 +35,7 @@ from sidestep.labels.store import Store
 from sidestep.models import load_model
 from sidestep.reproduce.tables import heading, read_rows, write_table
 from sidestep.runs.loaded import LoadedRun
+from sidestep.runtime.compilation_cache import keep_compiled_programs
 
 matplotlib.use("svg")
 MODELS = {
@@ -43,26 +44,26 @@ MODELS = {
     "greenhouse": ("examples/greenhouse.rddl", "examples/mould.py:rule"),
 }
 OFF = 2  # steps that a mark may be away
+OFTEN = 0.9  # share of audits that end in a certificate, from which on a point is filled
 TRUE_ROLLOUTS = 20_000  # by which the true rate of an answer is known
 
 
 class Person:
-    """Says what the rule says, but for some slips."""
+    """Says what the rule says, but for some slips. Those on a question follow from the seed and the question."""
 
-    def __init__(self, name: str, rule: RuleExpert, error: float, seed: int) -> None:
-        self.name, self.rule, self.error = name, rule, error
-        self.random = np.random.default_rng(seed)
+    def __init__(self, name: str, rule: RuleExpert, error: float, seed: tuple[int, int]) -> None:
+        self.name, self.rule, self.error, self.seed = name, rule, error, seed
 
     def label(self, store: Store, ids: list[int]) -> None:
-        runs = store.get(ids)
+        runs, random = store.get(ids), np.random.default_rng([*self.seed, ids[0]])
         assert self.rule.label is not None
         truth, size = np.asarray(self.rule.label(runs)), len(self.rule.scale)
-        other = (truth + self.random.integers(1, size, len(truth))) % size
-        said = np.where(self.random.random(len(truth)) < self.error, other, truth)
+        other = (truth + random.integers(1, size, len(truth))) % size
+        said = np.where(random.random(len(truth)) < self.error, other, truth)
         length = np.asarray(runs.length)
         marks = np.asarray(rule_marks(self.rule, runs))
-        anywhere = self.random.integers(0, length[:, None], marks.shape)
-        moved = np.where(marks >= 0, marks + self.random.integers(-OFF, OFF + 1, marks.shape), anywhere)
+        anywhere = random.integers(0, length[:, None], marks.shape)
+        moved = np.where(marks >= 0, marks + random.integers(-OFF, OFF + 1, marks.shape), anywhere)
         moved = np.maximum.accumulate(np.clip(moved, 0, length[:, None] - 1), axis=1)
         reached = np.arange(1, size)[None, :] <= said[:, None]
         store.label(ids, said, annotator=self.name, marks=np.where(reached, moved, -1))
@@ -83,7 +84,7 @@ class People:
         model = load_model(reference)
         rule = RuleExpert(load_rule(rule_name, model))
         folder = out / f"{self.model}-{self.labels}-{self.people}-{round(1000 * self.error)}-{self.seed}"
-        persons = [Person(f"person {n}", rule, self.error, 1000 * self.seed + n) for n in range(self.people)]
+        persons = [Person(f"person {n}", rule, self.error, (self.seed, n)) for n in range(self.people)]
         scale = " < ".join(rule.scale.categories)
         asked = Asked(
             model=reference,
@@ -95,22 +96,24 @@ class People:
             campaign={"labels": self.labels, "marks": True},
         )
         loaded = LoadedRun(folder) if folder.exists() else begin(asked)
-        stops, turn = 0, 0
-        while True:
-            try:
-                (result,) = work_on(loaded, lambda stage, record: None)
-                break
-            except LabelsNeeded as needed:
-                stops += 1
-                with Store.open(folder / "labels.store") as store:
-                    for number, person in enumerate(persons):
-                        own = needed.ids[(turn + number) % self.people :: self.people]
-                        if own:
-                            person.label(store, own)
-                turn += len(needed.ids)
+        stops = 0
+
+        def answer(needed: LabelsNeeded) -> bool:
+            nonlocal stops
+            stops += 1
+            with Store.open(folder / "labels.store") as store:
+                turn = len(store.log())
+                for number, person in enumerate(persons):
+                    own = needed.ids[(turn + number) % self.people :: self.people]
+                    if own:
+                        person.label(store, own)
+            return True
+
+        keep_compiled_programs()
+        (result,) = work_on(loaded, lambda stage, record: LOG.info("%s", stage), answer)
         policy = LoadedRun(folder).policy_of(model).mean()
         true = evaluate(model, policy, rule, jax.random.fold_in(certification_key(self.seed), 99), TRUE_ROLLOUTS)
-        told = result_to_json(result)
+        told, first = result_to_json(result), Ledger(loaded.run).of_run[0].design.forecast
         return {
             "certified": result.certified,
             "true rate": true.figures.side_effects[rule.scale.categories[0]],
@@ -118,6 +121,8 @@ class People:
             "labels": result.labels_used,
             "audit labels": result.audit_labels,
             "audits": result.audits,
+            "foreseen chance": None if first is None else first.certified,
+            "foreseen labels": None if first is None else first.labels,
             "stops": stops,
             "basis": told.get("basis"),
         }
@@ -136,26 +141,33 @@ class AuditPrice:
         constraints = parse_constraints(["none>=0.95"], Scale())
         errors = [self.error] if self.people == 1 else [0.5 * self.error, 1.5 * self.error]
         said = np.array([np.eye(3) * (1 - 1.5 * e) + e / 2 for e in errors])
-        opinions, known = OPINIONS if self.error else FEWER_OPINIONS, Known(40, 10)
-        costs = np.array([self.cost])
-        found = prospects(constraints, split_confidence(0.95, 1), 2000, costs, said, opinions, known)
-        return {"labels": found.labels, "certified": found.certified}
+        found = plan_opinions(constraints, split_confidence(0.95, 1), 2000, np.array([self.cost]), said, Known(40, 10))
+        return {"opinions": found.opinions, "labels": found.labels, "certified": found.certified}
 
 
-def draw(rows: list[Figures], path: Path) -> None:
-    """Labels against the error, one line per cost; solid for one annotator, dashed for two."""
+def draw(rows: list[Figures], whole: list[Figures], path: Path) -> None:
+    """Labels against the error, one line per cost; solid for one annotator, dashed and small for two.
+
+    Hollow where fewer than nine audits in ten end in a certificate; crosses are whole campaigns.
+    """
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
     for number, cost in enumerate(sorted({row["cost"] for row in rows})):
         for people, style in ((1, "-"), (2, "--")):
-            own = sorted((r["error"], r["labels"]) for r in rows if (r["cost"], r["people"]) == (cost, people))
+            own = [row for row in rows if (row["cost"], row["people"]) == (cost, people)]
+            errors, labels = [100 * row["error"] for row in own], [row["labels"] for row in own]
             label = f"true cost {cost:g}, {'one annotator' if people == 1 else 'two'}"
-            axes.plot([100 * e for e, _ in own], [n for _, n in own], style, color=f"C{number}", label=label)
+            axes.plot(errors, labels, style, color=f"C{number}", label=label)
+            fills = [f"C{number}" if row["certified"] >= OFTEN else "none" for row in own]
+            axes.scatter(errors, labels, s=40 / people**2, facecolors=fills, edgecolors=f"C{number}", zorder=3)
+    if whole:
+        points = [100 * row["error"] for row in whole], [row["audit labels"] for row in whole]
+        axes.scatter(*points, marker="x", color="black", label="campaigns with 600 labels, all audits")
     axes.set_xlabel("wrong answers of the annotators, %")
     axes.set_ylabel("labels of an audit of none>=0.95")
     axes.set_ylim(0)
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside right upper")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 
@@ -164,17 +176,19 @@ def audits(options: argparse.Namespace) -> None:
     wanted = [
         AuditPrice(cost, error, people)
         for cost in (0.0, 0.01, 0.02)
-        for error in (0.0, 0.02, 0.05, 0.1)
+        for error in (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1)
         for people in (1, 2)
     ]
     found = results([Job(f"audit-{number}", task) for number, task in enumerate(wanted)], options)
     rows = [vars(task) | result for task, result in zip(wanted, found, strict=True)]
     about = heading("Labels of a run's first audit against the annotators' error", [0]) | {
         "labels": "mean of 60 simulated plain audits of none>=0.95, known cases and further opinions included",
+        "opinions": "at most, on a run that somebody calls costly: the number that the product plans",
         "two annotators": "take turns; one errs half as often as said, the other one and a half times as often",
     }
     write_table(options.out, "annotators-audits", rows, about)
-    draw(rows, options.picture)
+    whole = [row for row in read_rows(options.out / "annotators.json") if row["labels"] <= 600]
+    draw(rows, whole, options.picture)
 
 
 def campaigns(options: argparse.Namespace) -> None:
@@ -191,12 +205,14 @@ def campaigns(options: argparse.Namespace) -> None:
     about = heading("Campaigns with people who err", seeds_of(options)) | {
         "people": "simulated: the rule's category, wrong with the given chance; marks up to two steps off",
         "true rate": f"of the best category by the rule itself, {TRUE_ROLLOUTS:,} fresh rollouts",
+        "audit labels": "known cases and further opinions included",
+        "foreseen": "what was said before the first audit: chance of a certificate, and labels of that audit",
     }
     write_table(options.out, "annotators", rows, about)
 
 
 def main() -> None:
-    made = parser(__doc__, "annotators", first_seed=31)
+    made = parser(__doc__, "annotators", first_seed=81)
     made.add_argument("--what", choices=("campaigns", "audits"), default="campaigns")
     made.add_argument("--models", nargs="*", choices=tuple(MODELS), default=["navigation", "hvac"])
     made.add_argument("--labels", type=int, default=600)

@@ -10,6 +10,7 @@ number of audits and constraints, the safety model and the annotators.
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from sidestep.certification.ledger import Ledger
 from sidestep.certification.opinions import Procedure, costly_categories, procedure
 from sidestep.certification.records import Premise, split_confidence
 from sidestep.certification.sequential import SequentialAudit, Walk, cross, walks_of
-from sidestep.cluster.jobs import Figures, Job
+from sidestep.cluster.jobs import Figures, Job, commit
 from sidestep.core.constraints import Constraint, Scale, parse_constraints
 from sidestep.core.model import FunctionPolicy, Space, Spec, Variable
 from sidestep.labels.experts import RuleExpert
@@ -339,11 +340,18 @@ def main() -> None:
 
 
 def strata_table(options: argparse.Namespace) -> None:
+    """Cases that the table has already are not simulated again, unless --again says so."""
+    file = options.out / "audits-strata.json"
+    before = json.loads(file.read_text()) if file.is_file() and not options.again else {"rows": [], "commit": ""}
     wanted = strata_tasks(options.repetitions)
-    names = ["-".join(str(value) for value in vars(t).values()).replace(".", "") for t in wanted]
-    found = results([Job(name, task) for name, task in zip(names, wanted, strict=True)], options)
-    rows = [vars(task) | result for task, result in zip(wanted, found, strict=True)]
+    done = {tuple(row[name] for name in vars(wanted[0])): row for row in before["rows"]}
+    missing = [task for task in wanted if tuple(vars(task).values()) not in done]
+    names = ["-".join(str(value) for value in vars(t).values()).replace(".", "") for t in missing]
+    found = results([Job(name, task) for name, task in zip(names, missing, strict=True)], options)
+    done |= {tuple(vars(task).values()): vars(task) | result for task, result in zip(missing, found, strict=True)}
+    rows = [done[tuple(vars(task).values())] for task in wanted]
     about = heading("False certificates: strata, and annotators that err", [0]) | {
+        "commit": ", ".join(filter(None, [before["commit"], f"{commit()} ({len(missing)} cases)" if missing else ""])),
         "policies": "exactly at every tolerance",
         "rollouts": f"{PREDICTED:,} predicted, {LABELLED:,} labelled, or fewer in a sequential audit",
         "annotators": f"up to {OPINIONS} opinions on what is called costly; {KNOWN.harmful} known costly cases, "

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from runner import merged, parser, results
 
-from sidestep.cluster.jobs import Figures, Job
+from sidestep.cluster.jobs import Figures, Job, Jobs
 from sidestep.reproduce.tables import heading, markdown
 from sidestep.runtime.files import atomic_write
 
@@ -35,6 +35,10 @@ SIZES = {
     "labels of a fit": (500, 2000, 8000),
     "categories": (2, 3, 6, 12),
 }
+CELLS = (
+    "of a square map with puddles; its runs have 10 steps for every cell of a side, so that the work of an exact "
+    "method is cells times steps: an exponent of 1.5"
+)
 QUICK = {name: sizes[:2] for name, sizes in SIZES.items()}
 
 
@@ -205,9 +209,17 @@ def table(points: list[Figures]) -> list[Figures]:
                     "CPU seconds": " / ".join(f"{one:.3g}" for one in seconds),
                     "exponent": "-" if grown is None else f"{grown:.2f}",
                     "peak MB": f"{some[-1]['peak MB']:,.0f}",
+                    "measured": "; ".join(dict.fromkeys(point["measured"] for point in some)),
                 }
             )
     return rows
+
+
+def measured(runs: Path, job: Job) -> str:
+    """When, and with which code."""
+    record = Jobs(runs).record(job)
+    assert record is not None
+    return f"{record.finished[:10]}, {record.commit}"
 
 
 def main() -> None:
@@ -217,12 +229,16 @@ def main() -> None:
     options = made.parse_args()
     chosen = QUICK if options.quick else SIZES
     tasks = [Point(what, size) for what in options.what for size in chosen[what]]
-    new = results([Job(f"{task.what.replace(' ', '-')}-{task.size}", task) for task in tasks], options)
+    jobs = [Job(f"{task.what.replace(' ', '-')}-{task.size}", task) for task in tasks]
+    new = [
+        {**found, "measured": measured(options.runs, job)}
+        for job, found in zip(jobs, results(jobs, options), strict=True)
+    ]
     file = options.out / "growth.json"
     old = json.loads(file.read_text())["points"] if file.exists() else []
     order = list(SIZES)
     points = sorted(merged(old, new, ["what", "size"]), key=lambda one: (order.index(one["what"]), one["size"]))
-    about = heading("Growth: CPU seconds by size", [0])
+    about = heading("Growth: CPU seconds by size", [0], "python benchmarks/growth.py") | {"cells": CELLS}
     document = {**about, "points": points, "rows": table(points)}
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write(file, json.dumps(document, indent=1) + "\n")

@@ -3,9 +3,11 @@
     python benchmarks/serve_load.py
 
 Every annotator asks for a question, looks at it for some seconds, and sends a label until the server says that it is on
-disk; two people answer each question, and the owner has the overview open. At a third and at two thirds of the labels
-the server is killed (SIGKILL) and started again. Afterwards every acknowledged label must be in the store once. Times
-are those of answered requests, as an annotator sees them; requests while the server is down count as retries.
+disk; two people answer each question, and the owner has the overview open. Beside it, for each core that may be used,
+a process that does nothing but use it keeps the machine busy (`--busy 0` for none). At a third and at two thirds of
+the labels the server is killed (SIGKILL) and started again; who cannot reach it tries again after the pauses of the
+page (`sendAll` in static/api.js). Afterwards every acknowledged label must be in the store once. Times are those of
+answered requests, as an annotator sees them; requests while the server is down count as retries.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,6 +39,7 @@ STEPS = 60
 SPEC = Spec("plane", Space((Variable("place", size=2, labels=("x", "y")),)), Space((Variable("move", size=2),)), STEPS)
 DOWN = (httpx2.TransportError,)
 OVERLAP = 2
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before the page tries again
 OVERVIEW = 5.0  # seconds between two looks of the owner's page
 
 
@@ -72,6 +76,18 @@ class Server:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+
+@contextlib.contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """So many processes at the usual priority that never rest."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
 
 
 class Load:
@@ -112,13 +128,15 @@ class Load:
 
     async def ask(self, client: httpx2.AsyncClient, method: str, path: str, body: object = None) -> dict:
         """Ask until there is an answer, as the page does."""
+        pause = FIRST_PAUSE
         while True:
             began = time.perf_counter()
             try:
                 answer = await client.request(method, path, json=body)
             except DOWN:
                 self.retries += 1
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(1.6 * pause, LONGEST_PAUSE)
                 continue
             self.seconds.append(time.perf_counter() - began)
             assert answer.status_code == 200, answer.text
@@ -142,9 +160,10 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=5000)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--pause", type=float, default=3.0, help="mean seconds that somebody looks at a trajectory")
+    parser.add_argument("--busy", type=int, default=len(os.sched_getaffinity(0)), help="processes that never rest")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, busy_cores(options.busy):
         store = Path(folder) / "load.store"
         make_store(store, options.labels)  # twice as many questions as are answered, by two people each
         server = Server(store, [f"p{number}" for number in range(options.people)])
@@ -167,7 +186,7 @@ def report(options, load: Load, log: Counter, faults: tuple, seconds: float, bus
     doubled = [one for one, count in log.items() if count > 1]
     times = np.sort(np.array(load.seconds)) * 1000
     quantiles = [round(float(np.percentile(times, share)), 1) for share in (50, 95, 99, 100)]
-    asked = f"--people {options.people} --labels {options.labels} --pause {options.pause:g}"
+    asked = f"--people {options.people} --labels {options.labels} --pause {options.pause:g} --busy {options.busy}"
     found = {
         "command": f"python benchmarks/serve_load.py {asked}",
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -183,7 +202,9 @@ def report(options, load: Load, log: Counter, faults: tuple, seconds: float, bus
         "retries while the server was down": load.retries,
         "milliseconds": dict(zip(("50 %", "95 %", "99 %", "longest"), quantiles, strict=True)),
         "seconds": round(seconds, 1),
-        "load average of the machine (two cores)": [round(one, 1) for one in busy],
+        "cores for server, annotators and busy processes": len(os.sched_getaffinity(0)),
+        "busy processes beside them": options.busy,
+        "load average of the machine": [round(one, 1) for one in busy],
         "nice level at the end": os.nice(0),  # at 19 it waits for everything else on the machine
     }
     options.out.mkdir(parents=True, exist_ok=True)

@@ -52,12 +52,9 @@ class Clock:
 def make_service(path, rules=None, clock=None, guidelines="", plane="place[x],place[y]", hide=()):
     with Store.open(path) as store:
         drawing = Drawing(store.model, plane=plane)
-
-    def make_desk():
-        book = open_book(path) if clock is None else Book(path.with_name(path.name + ".page"), clock)
-        return Desk(Store.open(path), book, drawing, rules or Rules(), whole_store=True)
-
-    return Service(Page("walker", "A small walk.", "How bad was it?", guidelines, tuple(hide)), make_desk)
+    book = open_book(path) if clock is None else Book(path.with_name(path.name + ".page"), clock)
+    desk = Desk(Store.open(path), book, drawing, rules or Rules(), whole_store=True)
+    return Service(Page("walker", "A small walk.", "How bad was it?", guidelines, tuple(hide)), desk)
 
 
 def invite(service, name, role="annotator", days=30.0):
@@ -67,7 +64,7 @@ def invite(service, name, role="annotator", days=30.0):
         service.desk.book.add_person(name, role)
         return service.desk.book.invite(name, days)
 
-    return service._thread.submit(make).result()
+    return service.at_desk(make)
 
 
 class Guest:

@@ -77,8 +77,10 @@ def test_the_last_planning_ends_with_lookahead_for_the_loosest_slots():
     cut = looking.polishing.learners
     assert {head.squash for head in cut.policy.heads} == {"clip"}
     assert np.array_equal(cut.tolerances, TOLERANCES[-bank.LOOKING :].astype(np.float32))
-    second = looking.polish(safety)
-    assert (second.phase, list(second.slots), second.finished) == ("lookahead", [2, 3], False)
+    for epoch in range(1, bank.FINE_EPOCHS + 1):
+        second = looking.polish(safety)
+        assert (second.phase, list(second.slots), second.finished) == ("lookahead", [2, 3], False)
+        assert (second.rows[0].epoch, int(looking.polishing.looks)) == (epoch, 0)
     prices = np.asarray(looking._with_prices(looking.polishing).multipliers.value)
     assert (prices >= bank.LOOK_PRICE * np.asarray(looking.polishing.learners.multipliers.value)).all()
     saved = looking.state

@@ -389,6 +389,33 @@ class TestTrajectories:
         for name in [*files, "safety.safetensors"]:
             assert (tmp_path / "people" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
+    def test_second_opinions_come_before_the_audit_and_it_is_told_what_it_should_prove(
+        self, tmp_path, walk, monkeypatch
+    ):
+        def doubtful(evidence, state, choose, known):
+            return [] if any(group.deciding for group in state.asked) else state.asked_ids[:2]
+
+        monkeypatch.setattr("sidestep.campaign.campaign.deciding", doubtful)
+        people = self.campaign(tmp_path / "people", walk, PeopleExpert(Scale()))
+        store, again, audited = people.setting.store, {}, None
+        while audited is None:
+            try:
+                people.run()
+            except LabelsNeeded as needed:
+                groups = people._load().asked
+                if groups[-1].deciding and set(groups[-1].ids) & set(needed.ids):
+                    again = people._load().copied
+                audited = needed.audit
+                store.label(needed.ids, lingering(store.get(needed.ids)), annotator="ann")
+        copies = [copy for group in people._load().asked if group.deciding for copy in group.ids]
+        assert [again[copy] for copy in copies] == people._load().asked_ids[:2]
+        np.testing.assert_array_equal(store.get(copies).states, store.get([again[copy] for copy in copies]).states)
+        assert len(people._load().asked_ids) <= SMALL.labels
+        forecast = audited.design.forecast
+        assert (forecast.opinions, forecast.error) == (audited.design.opinions, 0.0)
+        assert 0.0 <= forecast.certified <= 1.0
+        assert forecast.labels > 0
+
 
 def test_the_command_tells_people_what_to_label(tmp_path, capsys):
     from sidestep.cli.main import main

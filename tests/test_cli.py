@@ -279,3 +279,10 @@ def test_shells_complete_commands_and_options(shell, tmp_path, capsys):
         typed = "COMP_WORDS=(sidestep plan --method g) COMP_CWORD=3; _sidestep; echo ${COMPREPLY[@]}"
         done = subprocess.run(["bash", "-c", f"source {file}; {typed}"], capture_output=True, text=True)
         assert done.stdout == "gradient\n"
+        typed = "COMP_WORDS=(sidestep completion z) COMP_CWORD=2; _sidestep; echo ${COMPREPLY[@]}"
+        done = subprocess.run(["bash", "-c", f"source {file}; {typed}"], capture_output=True, text=True)
+        assert done.stdout == "zsh\n"
+    if shell == "fish":
+        typed = f"source {file}; complete -C 'sidestep completion '"
+        done = subprocess.run(["fish", "--no-config", "-c", typed], capture_output=True, text=True)
+        assert done.stdout.split() == ["bash", "fish", "zsh"]

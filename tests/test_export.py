@@ -1,4 +1,4 @@
-"""An exported policy is one file that needs NumPy alone and acts as the policy it came from."""
+"""An exported policy is one file that needs NumPy alone, or a runtime of ONNX, and acts as the policy it came from."""
 
 import json
 import subprocess
@@ -15,13 +15,25 @@ from sidestep.cli.main import main
 from sidestep.core.errors import InputError
 from sidestep.core.model import Space, Spec, Variable
 from sidestep.deploy.answers import PolicyRunner
-from sidestep.deploy.export import export_numpy
-from sidestep.finite.tabular import TabularPolicy
+from sidestep.deploy.export import export_numpy, export_policy
+from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
 from sidestep.models.python_model import load_object
 from sidestep.policies.files import save_policy
 from sidestep.policies.networks import make_policy
 from sidestep.safety.io import make_safety
 from sidestep.safety.survival import Stretch
+
+try:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+except ImportError:
+    onnx = None
+try:
+    import onnxruntime
+except ImportError:
+    onnxruntime = None
+
+needs_onnx = pytest.mark.skipif(onnx is None, reason="the package onnx is not installed")
 
 # Runs the exported file where JAX and this package cannot be imported, along a trajectory of given states.
 ALONE = """
@@ -41,7 +53,8 @@ policy = module.Policy()
 batch = [policy.act(step) for step in states]
 policy.restart()
 one = [policy.act(step[0]) for step in states]
-function = [] if policy.about["members"] else [module.act(step, clock) for clock, step in enumerate(states)]
+remembers = policy.about["members"] or policy.about["events"]
+function = [] if remembers else [module.act(step, clock) for clock, step in enumerate(states)]
 print(json.dumps([np.asarray(part).tolist() for part in (batch, one, function)]))
 """
 
@@ -96,7 +109,37 @@ def same_actions(policy, path, steps=5, batch=4, spread=2.0, still=False):
     np.testing.assert_allclose(one, wanted[:, 0], rtol=2e-4, atol=2e-4)
     if policy.observer.safety is None:
         np.testing.assert_array_equal(function, many)
+    if onnx is not None:
+        given = onnx_actions(policy, path.with_suffix(".onnx"), states)
+        np.testing.assert_allclose(given, wanted, rtol=2e-4, atol=2e-4)
     return wanted
+
+
+def onnx_runner(path):
+    """A function of the inputs by name, which gives the outputs by name; by onnxruntime where it is there."""
+    if onnxruntime is not None:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        names = [one.name for one in session.get_outputs()]
+        return {one.name for one in session.get_inputs()}, lambda given: dict(
+            zip(names, session.run(names, given), strict=True)
+        )
+    model = ReferenceEvaluator(str(path))
+    return set(model.input_names), lambda given: dict(zip(model.output_names, model.run(None, given), strict=True))
+
+
+def onnx_actions(policy, path, states, random=None):
+    """The actions of the exported graph along these states (step, batch, entry); the first memory is rubbish."""
+    export_policy(policy, path)
+    wanted, run = onnx_runner(path)
+    about = {one.name: one for one in onnx.load(path).graph.input}
+    size = about["memory"].type.tensor_type.shape.dim[1].dim_value if "memory" in wanted else 0
+    memory, actions = np.full((states.shape[1], size), 7.0), []
+    for clock, state in enumerate(states):
+        given = {"state": state.astype(np.float32), "clock": np.array(clock), "memory": memory, "random": random}
+        found = run({name: given[name] for name in wanted})
+        memory = found.get("memory_after")
+        actions.append(found["action"])
+    return np.stack(actions)
 
 
 @pytest.mark.parametrize(("squash", "clock"), [("tanh", True), ("clip", False)])
@@ -192,6 +235,90 @@ def test_a_table_is_exported_with_its_chances(tmp_path):
         module(encoding[0, 1:])
 
 
+@needs_onnx
+@pytest.mark.parametrize("statistic", ["count", "run", "share"])
+def test_onnx_memory_of_counted_events(statistic, tmp_path):
+    model = Box(actions=(Variable("push", "real", 2, -1.0, 3.0),))
+    safety = make_safety("counted", 3, 2, 3, key=jax.random.key(2), statistic=statistic, limit=4, alike=(0, 3))
+    policy = lively(make_policy(model, jax.random.key(1), widths=(8,), clock=False, safety=safety))
+    actions = same_actions(policy, tmp_path / "policy.py", still=True)
+    assert np.ptp(actions, axis=0).max() > 0.01, "the counter moves them"
+
+
+@needs_onnx
+@pytest.mark.parametrize("squash", ["tanh", "clip"])
+def test_onnx_actions_at_the_bounds(squash, tmp_path):
+    """Thousands of states, many of which ask for more than the bounds allow."""
+    policy = lively(make_policy(Box(), jax.random.key(1), widths=(8, 5), squash=squash), scale=1000.0)
+    states = 3.0 * np.random.default_rng(0).normal(size=(6, 2000, 3)).astype(np.float32)
+    actor = PolicyRunner(policy.mean())
+    wanted = np.stack([actor.act(step) for step in states])
+    given = onnx_actions(policy, tmp_path / "policy.onnx", states)
+    real, chosen = np.abs(given - wanted)[..., :2], np.abs(given - wanted)[..., 2:]
+    assert real.max() < 2e-3, "a steep network: outputs of a thousand, and the actions of one range"
+    assert (chosen > 1e-3).mean() < 1e-3, "two options that are alike to the last digit may change places"
+    assert ((given[..., :2] == -1.0) | (given[..., :2] == 3.0)).mean() > 0.3
+    assert given[..., :2].min() >= -1.0
+    assert given[..., :2].max() <= 3.0
+
+
+@needs_onnx
+def test_onnx_says_what_stands_where(tmp_path):
+    path = export_policy(make_policy(Box(), jax.random.key(1), widths=(8,)), tmp_path / "policy.onnx")
+    told = {one.key: json.loads(one.value) for one in onnx.load(path).metadata_props}
+    assert told["model"] == "box"
+    assert told["state"] == ["place[0]", "place[1]", "place[2]"]
+    assert told["action"][:3] == ["push[0]", "push[1]", "gear[0]"]
+
+
+@needs_onnx
+def test_onnx_of_a_table(tmp_path):
+    model = sidestep.load_model("boxpushing")
+    states, actions = model.finite.reward.shape
+    encoding = np.asarray(model.finite.encoding)
+    table = np.array(jax.nn.one_hot(jnp.arange(states) % actions, actions))
+    given = onnx_actions(TabularPolicy(jnp.asarray(table), model), tmp_path / "certain.onnx", encoding[None])
+    np.testing.assert_array_equal(given[0], table)
+    table[7] = [0.0, 0.3, 0.7, 0.0, 0.0]
+    random = np.random.default_rng(0).random(4000).astype(np.float32)
+    mixed = TabularPolicy(jnp.asarray(table), model)
+    drawn = onnx_actions(mixed, tmp_path / "mixed.onnx", np.tile(encoding[7], (1, 4000, 1)), random)
+    np.testing.assert_allclose(drawn[0].mean(axis=0), table[7], atol=0.03)
+
+
+@needs_onnx
+def test_onnx_of_the_optimum_over_a_horizon(tmp_path):
+    """By the same draw as the NumPy file makes, along random states and steps beyond the horizon."""
+    model = sidestep.load_model("boxpushing?horizon=4")
+    states, actions = model.finite.reward.shape
+    rng = np.random.default_rng(0)
+    policy = HorizonPolicy(
+        jnp.asarray([0.25, 0.75], jnp.float32),
+        jnp.asarray(rng.integers(actions, size=(3, 2, states)), jnp.int32),
+        jnp.asarray([[0, 1, 2, 1], [2, 0, 1, 0]], jnp.int32),
+        jnp.asarray(rng.integers(2, size=(states, actions)), jnp.int32),
+        model,
+    )
+    random = rng.random(200).astype(np.float32)
+    along = np.asarray(model.finite.encoding)[rng.integers(states, size=(6, 200))]
+    given = onnx_actions(policy, tmp_path / "policy.onnx", along, random)
+    export_policy(policy, tmp_path / "policy.py")
+    alone = load_object(f"{tmp_path / 'policy.py'}:Policy", "policy")()
+
+    class Drawn:
+        def random(self, rows):
+            return random
+
+    wanted = np.stack([alone.act(step, Drawn()) for step in along])
+    np.testing.assert_array_equal(given, wanted)
+
+
+def test_without_the_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError, match=r"pip install 'sidestep\[onnx\]'"):
+        export_policy(make_policy(Box(), jax.random.key(1), widths=(8,)), tmp_path / "policy.onnx")
+
+
 def test_other_policies_are_refused(tmp_path):
     with pytest.raises(InputError, match="this is a UniformPolicy"):
         export_numpy(sidestep.UniformPolicy(Box()), tmp_path / "policy.py")
@@ -218,7 +345,7 @@ def test_a_run_is_exported_by_command_and_by_method(run, tmp_path, capsys):
 
 def test_bad_input_of_the_command(run, tmp_path, capsys):
     assert main(["export", str(run), str(tmp_path / "policy.txt")]) == 2
-    assert "ends in .py" in capsys.readouterr().err
+    assert "ends in .py or .onnx" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "policy.py")]) == 2
     assert "config.json" in capsys.readouterr().err
     (run / "policy.safetensors").unlink()

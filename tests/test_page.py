@@ -230,7 +230,7 @@ def test_an_expired_link_says_so(desk):
 
 def test_guidelines_practice_and_overview(desk):
     _, driver, service, _ = desk
-    service._thread.submit(service.desk.pin, Pin(3, 1, "It turns twice.")).result()
+    service.at_desk(service.desk.pin, Pin(3, 1, "It turns twice."))
     press(driver, "g")
     until(driver, "return document.body.innerText.includes('Does it wander off?')")
     until(driver, "return document.querySelector('.example')")
@@ -270,7 +270,7 @@ RUN_AXE = "axe.run(document, {resultTypes: ['violations']}).then((result) => arg
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_accessible_names_and_contrast(desk, axe, theme):
     _, driver, service, _ = desk
-    service._thread.submit(service.desk.pin, Pin(3, 1, "It turns twice.")).result()
+    service.at_desk(service.desk.pin, Pin(3, 1, "It turns twice."))
     driver.execute_script("page.theme(arguments[0])", theme)
     at(driver)
     press(driver, "2")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from serve_helpers import QUESTIONS, make_store, page
 from store_helpers import SPEC, random_trajectories, start_python, steps
 
 from sidestep.cli.main import main
@@ -180,3 +181,16 @@ def test_reading_gives_one_moment(store, url):
         assert len(store) == 3
     assert len(store) == 5
     assert np.array_equal(store.unlabelled(limit=2)[0], ids[:2])
+
+
+def test_the_page_serves_from_the_server_also_after_its_restart(url, postgres, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the page keeps its own notes
+    with page(make_store(url)) as (_, _, owner, _):
+        for category in range(2):
+            answered = owner.label(owner.next()["scene"]["trajectory"], category)
+            assert answered.status_code == 200, answered.text
+            postgres.restart()
+        assert owner.get("/api/about").status_code == 200
+    with Store.open(url) as store:
+        assert len(store) == QUESTIONS
+        assert [label.category for label in store.log()] == [0, 1]

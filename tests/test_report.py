@@ -12,7 +12,19 @@ import pytest
 
 from sidestep.certification.bounds import judge
 from sidestep.certification.ledger import Ledger
-from sidestep.certification.records import Audit, Figures, Penalty, Result, Return, result_to_json, split_confidence
+from sidestep.certification.records import (
+    Agreement,
+    Audit,
+    Design,
+    Figures,
+    Forecast,
+    Penalty,
+    Price,
+    Result,
+    Return,
+    result_to_json,
+    split_confidence,
+)
 from sidestep.certification.words import bound_in_words
 from sidestep.cli.main import main
 from sidestep.core.constraints import Scale, parse_constraints
@@ -115,7 +127,10 @@ def read(path):
     return page
 
 
-def write_result(folder, audits, constraints=CONSTRAINTS, categories=CATEGORIES, mean=-12.345, **more):
+PLAIN = Design()
+
+
+def write_result(folder, audits, constraints=CONSTRAINTS, categories=CATEGORIES, mean=-12.345, design=PLAIN, **more):
     """What a run writes after audits that counted so many rollouts of each category; the last one is its answer."""
     ledger = Ledger(Run(folder))
     parsed = parse_constraints(constraints, Scale(categories))
@@ -125,7 +140,7 @@ def write_result(folder, audits, constraints=CONSTRAINTS, categories=CATEGORIES,
         figures = Figures(Return(mean, 1.0, mean, (mean - 1, mean + 1)), shares, more.pop("penalty", None))
         status = "certified" if all(one.certified for one in verdicts) else "refused"
         audit = Audit(place, "fixed", "the rule", "", 0, sum(counts), 0.95, 0, status=status, constraints=verdicts)
-        audit = replace(audit, rollouts=sum(counts), labels=sum(counts), figures=figures)
+        audit = replace(audit, rollouts=sum(counts), labels=sum(counts), figures=figures, design=design)
         ledger.begin(audit)
     about = {"model": "m", "labels_used": 1234, "seconds": 90.0, "seed": 0, "method": "default"}
     about |= {"diagnosis": "feasible"}
@@ -207,7 +222,11 @@ def campaign(tmp_path_factory):
     ]
     write_lines(folder / "rounds.jsonl", rounds)
     noisy = Figures(Return(-13.5, 1.0, -13.5), dict.fromkeys(CATEGORIES, 1 / 3))
-    write_result(folder, [(1815, 165, 20), (1875, 105, 20)], sampled=noisy)
+    told = Forecast(0.6, 0.05, 0.3, 412.0, 5, (Price(3, 0.1, 380.0), Price(7, 0.29, 520.0)), ("severe<=0.09",))
+    agreement = Agreement(50, 45, 0.8)
+    write_result(
+        folder, [(1815, 165, 20), (1875, 105, 20)], design=Design(forecast=told), sampled=noisy, agreement=agreement
+    )
     return folder
 
 
@@ -219,6 +238,15 @@ def campaign_page(campaign):
     after.pop("report.html")
     assert before == after, "a report only reads what is there"
     return read(campaign / "report.html")
+
+
+def test_a_campaign_says_what_people_agree_on_and_what_an_audit_should_have_proven(campaign_page):
+    text = campaign_page.text
+    assert "Of 50 pairs of answers to one question" in text
+    assert "45 are the same: 0.9000, and with 95 % confidence at least 0.8000" in text
+    assert "Before the first label of audit 1 it was said: with answers wrong in about 5.0%" in text
+    assert "a chance of 30%, after about 412 labels, with up to 5 opinions" in text
+    assert "what is likely to be proven is severe<=0.09. It took 2,000 labels, and was refused." in text
 
 
 def test_a_campaign_says_what_was_asked_and_what_came_of_it(campaign_page):

@@ -404,7 +404,7 @@ def test_what_one_cannot_tell_goes_to_another_who_is_there(store):
             ann.label(question["scene"]["trajectory"], 0)
         assert ann.next() is None  # ben has the last one in front of him
         clock.now += 301
-        assert service._thread.submit(service._answered).result()  # ben has gone
+        assert service.at_desk(service._answered)  # ben has gone
 
 
 def test_people_get_different_questions_and_an_expired_lease_goes_to_somebody_else(store):
@@ -496,7 +496,7 @@ def test_one_bad_answer_of_several_people_does_not_hold_up_the_others(site):
         people = [desk.book.who(next(iter(one.cookies.values()))) for one in (ann, ben)]
         return desk.answer([(people[0], Given(first, 7)), (people[1], Given(second, 1))])
 
-    refused, kept = service._thread.submit(together).result()
+    refused, kept = service.at_desk(together)
     assert isinstance(refused, InputError)
     assert kept.category == 1
 
@@ -512,7 +512,7 @@ def test_answers_that_come_twice_at_once_are_one_label_and_the_last_word_counts(
         return desk.answer([(person, Given(trajectory, category)) for category in categories])
 
     for categories in ((1, 1), (1, 1), (2, 1)):
-        replies = service._thread.submit(said, *categories).result()
+        replies = service.at_desk(said, *categories)
         assert [reply.category for reply in replies] == [1, 1]
     with Store.open(store) as opened:
         assert [label.category for label in opened.log()] == [1, 2, 1]
@@ -525,7 +525,7 @@ def test_blind_checks_are_notes_and_never_labels(store):
     rules = Rules(checks=REPEAT_AFTER + 5)
     with page(store, rules=rules) as (service, _, owner, make):
         owner.next()
-        service._thread.submit(service.desk.pin, Pin(QUESTIONS, 2, "see how it runs away")).result()
+        service.at_desk(service.desk.pin, Pin(QUESTIONS, 2, "see how it runs away"))
         ann = make("ann")
         shapes, seen = set(), []
         for _ in range(rules.checks + 2):

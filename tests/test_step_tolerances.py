@@ -188,7 +188,7 @@ def test_a_policy_of_clock_and_memory_is_saved_loaded_and_exported(ledge, tmp_pa
     with pytest.raises(InputError, match="draws at random"):
         PolicyRunner(policy).act(np.asarray(ledge.finite.encoding)[0])
     mixed.act(np.tile(np.asarray(ledge.finite.encoding)[0], (4000, 1)), np.random.default_rng(1))
-    assert np.mean(mixed.member) == pytest.approx(float(policy.weights[1]), abs=0.03)
+    assert np.mean(mixed.memory[0].kept[0]) == pytest.approx(float(policy.weights[1]), abs=0.03)
 
 
 def test_the_command_says_what_was_bounded_and_certify_proves_zero_again(tmp_path, capsys):

@@ -3,8 +3,8 @@
     explore     ask about random behaviour and about good trajectories of every kind
     in rounds   fit the safety model to all labels, plan policies against it, ask about these policies
     polish      fit once more, plan once more; the policies of all rounds and of this planning are candidates
-    verify      ask about rollouts of the candidates that might be the answer
-    certify     audit the favourite; if it is refused, the next one
+    verify      ask about rollouts of the candidates that might be the answer, and again about answers in doubt
+    certify     say what an audit can prove and what it takes, and audit the favourite; if it is refused, the next one
 
 A stage is a function from a state to a state. It follows from the seed, from the state and from the labels given so
 far, and what it leaves is one file, written when its questions are in the store. So a campaign that is killed, or that
@@ -28,6 +28,7 @@ from sidestep.campaign.choice import believed_costs, challenger, favourite
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.evidence import Evidence, best_harmless
 from sidestep.campaign.neighbours import neighbours
+from sidestep.campaign.opinions import deciding, opinions_on
 from sidestep.campaign.pairs import PairStrategy
 from sidestep.campaign.queries import plain_rollouts
 from sidestep.campaign.records import Group, Stage, State, read_state
@@ -35,9 +36,10 @@ from sidestep.campaign.schedule import NEVER, SLOTS, certifiable_costs
 from sidestep.campaign.setting import Question, Setting, Show, Strategy, Wait
 from sidestep.campaign.trajectories import TrajectoryStrategy
 from sidestep.certification.auditor import Auditor, audit_until_certified
-from sidestep.certification.forecast import Known, prospects
+from sidestep.certification.forecast import Known, plan_opinions
 from sidestep.certification.known import choose_known, make_design
 from sidestep.certification.ledger import Ledger
+from sidestep.certification.people import can_cover_annotators
 from sidestep.certification.records import (
     Audit,
     Design,
@@ -60,6 +62,7 @@ VERIFYING = 4  # stream of keys: see the strategies for the others
 BLOCKS = 4  # in which the labels kept for verification are spent
 ENOUGH = 120  # labels of its own after which a candidate needs no more
 REPEATED = 0.08  # share of the questions that people are asked twice
+KEPT = 0.2  # share of the labels kept for verification that wait for answers in doubt, where people err
 AHEAD = 12  # questions that people may answer while the campaign works: more than a minute
 AHEAD_SLOTS = (0, 1, 3)  # whose rollouts these are in a round: the strictest policies tell a fit the least
 AHEAD_TESTS = 3  # tests of the last planning between two such sets of questions
@@ -154,14 +157,41 @@ class Campaign:
         return state if index is None else self._check(state, index, count, due=state.round + 1)
 
     def verify(self, state: State, evidence: Evidence) -> State:
-        """Labels of their own for the candidate that would be chosen, then for those that might replace it."""
+        """Labels of their own for the candidate that would be chosen, then for those that might replace it.
+
+        Where people err, second opinions on what decides come first, before any audit.
+        """
         config = self.setting.config
         left = config.labels - len(state.asked_ids)
-        index = self._unverified(evidence) if self.strategy.verifies and left > 0 else None
+        if not self.strategy.verifies or left <= 0:
+            return replace(state, stage="certify")
+        again = self._deciding(state, evidence)
+        if again:
+            self.setting.show("second opinions", None)
+            return self._ask_deciding(state, again[: min(left, max(config.checked // BLOCKS, 1))])
+        index = self._unverified(evidence)
         if index is None:
             return replace(state, stage="certify")
         self.setting.show("verifying", None)
-        return self._check(state, index, min(left, max(config.checked // BLOCKS, 1)))
+        kept = round(KEPT * config.checked) if evidence.annotators is not None else 0
+        count = left - kept if left > kept else left
+        return self._check(state, index, min(count, max(config.checked // BLOCKS, 1)))
+
+    def _deciding(self, state: State, evidence: Evidence) -> list[int]:
+        """Trajectories on which a second opinion may change which candidate is audited, or what its audit can prove."""
+        if self.setting.expert.label is not None:
+            return []
+        aims, optimism = self._aims(evidence), evidence.optimism
+        known = bool(self.setting.config.known)
+        return deciding(evidence, state, lambda found: favourite(found, aims, optimism), known)
+
+    def _ask_deciding(self, state: State, chosen: list[int]) -> State:
+        """One more opinion on each of these trajectories, blind."""
+        store, heard = self.setting.store, opinions_on(state)
+        copies = blind_copies(store.get(chosen), np.array([heard[i] for i in chosen]), 0)
+        ids = store.add(copies, policy="second opinion", round=state.round, seed=self.setting.seed).ids.tolist()
+        group = Group(tuple(ids), state.round, repeats=tuple(chosen), deciding=True)
+        return replace(state, asked=(*state.asked, group))
 
     def _check(self, state: State, index: int, count: int, due: int = 0) -> State:
         """Ask about so many rollouts of a candidate."""
@@ -203,6 +233,7 @@ class Campaign:
             pattern=self._pattern(),
             steps=state.steps,
             neighbours=self._neighbours(evidence, audit.candidate),
+            agreement=evidence.agreement if setting.expert.label is None and self.strategy.verifies else None,
         )
         return result.with_audit(audit, self.ledger.audits)
 
@@ -222,32 +253,40 @@ class Campaign:
         def design(candidate: int | None) -> Design:
             known: tuple[KnownCase, ...] = ()
             if people and safety is not None and config.known:
-                known = choose_known(evidence.state.asked_ids, evidence.truth, setting.constraints, config.known)
+                known = self._known(evidence)
             erring = evidence.annotators is not None
             made = make_design(stratified=stratified, known=known, erring=erring, most=config.rollouts)
             if not people or candidate is None or not self.strategy.verifies:
                 return made
-            return replace(made, forecast=self._forecast(made, candidate, self._with_audits(evidence)))
+            forecast = self._forecast(made, candidate, self._with_audits(evidence))
+            return replace(made, opinions=forecast.opinions, forecast=forecast)
 
         steps = evidence.state.steps
         exact = steps is not None and steps.proof == "exact"
         about = (setting.model, setting.constraints, setting.expert, setting.store, safety, design, exact)
         return Auditor(self.ledger, *about)
 
+    def _known(self, evidence: Evidence) -> tuple[KnownCase, ...]:
+        """Known cases for the next audit; none where it would not be long enough to cover annotators as well."""
+        config, constraints = self.setting.config, self.setting.constraints
+        found = choose_known(*evidence.originals, constraints, config.known)
+        confidence = split_confidence(config.confidence, self.ledger.next_number)
+        return found if can_cover_annotators(constraints, found, confidence, config.rollouts) else ()
+
     def _forecast(self, design: Design, candidate: int, evidence: Evidence) -> Forecast:
-        """What the next audit can be expected to prove of this candidate, with these annotators."""
+        """What the next audit can be expected to prove of this candidate, with these annotators and the opinions that
+        are planned on a run that somebody calls costly."""
         setting, config, size = self.setting, self.setting.config, len(self.setting.store.scale)
         chosen = evidence.candidates[candidate]
         confusions = np.eye(size)[None] if evidence.annotators is None else evidence.annotators.confusion
         costly = cost_matrix(setting.constraints) > 0
         harmful = sum(bool(costly[:, case.category].any()) for case in design.known)
-        return prospects(
+        return plan_opinions(
             setting.constraints,
             split_confidence(config.confidence, self.ledger.next_number),
             config.rollouts,
             believed_costs(chosen, evidence.optimism),
             confusions,
-            design.opinions,
             Known(harmful, len(design.known) - harmful),
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -10,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from sidestep.campaign.choice import optimism
 from sidestep.campaign.records import Candidate, Group, State
 from sidestep.campaign.schedule import SLOTS
-from sidestep.certification.records import Audit
+from sidestep.certification.bounds import lower_bound
+from sidestep.certification.records import Agreement, Audit
 from sidestep.core.constraints import Constraint, cost_matrix
 from sidestep.core.model import Trajectory
 from sidestep.labels.annotators import Annotators, estimate_annotators, repeated_error
@@ -64,14 +66,26 @@ class Evidence:
         votes = current_votes(self.store.log())
         said = [votes[i] for i in self.state.asked_ids]
         prior = None if self.predict is None else self.predict(self.trajectories)
-        return estimate_annotators(said, len(self.store.scale), prior, error)
+        copied = self.state.copied
+        about = [copied.get(i, i) for i in self.state.asked_ids]
+        return estimate_annotators(said, len(self.store.scale), prior, error, about)
 
     @property
     def _answered_twice(self) -> list[tuple[int, int]]:
-        """Both answers to each question that was asked twice, and those of two who answered the same."""
-        groups = [group for group in self.state.asked if group.repeats]
+        """Both answers to each question that was asked twice. Those asked again because they were in doubt are left
+        out: they were not chosen at random, and more of them are wrong."""
+        groups = [group for group in self.state.asked if group.repeats and not group.deciding]
         pairs = [pair for group in groups for pair in zip(group.repeats, group.ids, strict=True)]
         return [(self.category_of[first], self.category_of[second]) for first, second in pairs]
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Of questions asked twice, and of trajectories with votes of several; None where there are none."""
+        votes = current_votes(self.store.log())
+        pairs = self._answered_twice
+        pairs += [pair for i in self.state.asked_ids for pair in combinations(votes[i].values(), 2)]
+        same = sum(first == second for first, second in pairs)
+        return Agreement(len(pairs), same, lower_bound(same, len(pairs), 0.05)) if pairs else None
 
     @property
     def likelihood(self) -> Float[np.ndarray, "label category"] | None:
@@ -84,6 +98,13 @@ class Evidence:
         if self.annotators is None:
             return np.eye(len(self.store.scale))[self.categories]
         return self.annotators.truth
+
+    @property
+    def originals(self) -> tuple[list[int], Float[np.ndarray, "trajectory category"]]:
+        """The trajectories that are no copies of others, and how likely each category is of them."""
+        copied = self.state.copied
+        rows = [row for row, i in enumerate(self.state.asked_ids) if i not in copied]
+        return [self.state.asked_ids[row] for row in rows], self.truth[rows]
 
     def costs(self, groups: Sequence[Group]) -> Float[np.ndarray, "label constraint"]:
         """How far labels of these groups count for which constraint: 0 or 1, or how likely, where annotators err."""
@@ -99,13 +120,18 @@ class Evidence:
         """The candidates with the labels of their own rollouts."""
         return [self._with_labels(index, candidate) for index, candidate in enumerate(self.state.candidates)]
 
-    def _with_labels(self, index: int, candidate: Candidate) -> Candidate:
-        """With the labels of its own plain rollouts, those of its audits included."""
-        groups = [
+    def groups_of(self, index: int) -> list[Group]:
+        """The questions about plain rollouts of a candidate."""
+        candidate = self.state.candidates[index]
+        return [
             group
             for group in self.state.asked
             if group.candidate == index or (group.slot is not None and _same(group, candidate))
         ]
+
+    def _with_labels(self, index: int, candidate: Candidate) -> Candidate:
+        """With the labels of its own plain rollouts, those of its audits included."""
+        groups = self.groups_of(index)
         costs = self.costs(groups) if groups else np.zeros((0, len(self.constraints)))
         audits = [audit for audit in self.audits if audit.candidate == index and audit.figures is not None]
         seen = [self.seen_in(audit) for audit in audits]

@@ -26,6 +26,7 @@ class Group:
     candidate: int | None = None  # likewise of a candidate
     repeats: tuple[int, ...] = ()  # the trajectories that these are blind copies of, where questions are asked twice
     due: int = 0  # rounds after which the labels are needed; people may give them earlier
+    deciding: bool = False  # copies that were chosen because much depends on them, not at random
 
     def only(self, known: Container[int]) -> "Group":
         """With these trajectories alone; a copy counts where its original does."""
@@ -76,6 +77,11 @@ class State:
         self, ids: list[int], slot: int | None = None, candidate: int | None = None, due: int = 0
     ) -> "State":
         return replace(self, asked=(*self.asked, Group(tuple(ids), self.round, slot, candidate, due=due)))
+
+    @property
+    def copied(self) -> dict[int, int]:
+        """Of every blind copy the trajectory that it is a copy of."""
+        return {copy: own for one in self.asked for copy, own in zip(one.ids, one.repeats, strict=bool(one.repeats))}
 
     @property
     def due(self) -> "State":

@@ -6,10 +6,11 @@ from typing import Literal
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.records import State, read_state
 from sidestep.certification.records import Audit, Forecast
+from sidestep.certification.words import foreseen
 from sidestep.core.errors import LabelsNeeded
 from sidestep.runs.folder import Run
 
-Purpose = Literal["learning", "checking", "audit"]
+Purpose = Literal["learning", "checking", "opinions", "audit"]
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,13 @@ class Wanted:
         given += f"; {len(self.ahead)} more can be labelled already" if self.ahead else ""
         if self.purpose == "audit":
             said = f"for audit {self.audit}: {self.labels} of its runs are labelled"
-            known = "" if self.forecast is None else f"; {_foreseen(self.forecast)}"
+            known = "" if self.forecast is None else f"; {foreseen(self.forecast)}"
             return f"{need} {said}, and {self.at_best} more decide it if all of them are clean{known}"
+        if self.purpose == "opinions":
+            return f"{need} once more: second opinions on what decides which policy is audited; {given}"
         if self.purpose == "checking":
             return f"{need} to check the best candidates; {given}"
         return f"{need} to learn from, before round {self.round} of {self.rounds}; {given}"
-
-
-def _foreseen(forecast: Forecast) -> str:
-    """What can be proven with these annotators, and at what price."""
-    return (
-        f"with answers wrong in about {forecast.error:.1%}, and a policy that costs about {forecast.cost:.2f} of the "
-        f"tolerance, it should end in a certificate with a chance of {forecast.certified:.0%}, after about "
-        f"{forecast.labels:.0f} labels"
-    )
 
 
 def wanted(needed: LabelsNeeded | None, run: Run) -> Wanted:
@@ -65,6 +59,7 @@ def wanted(needed: LabelsNeeded | None, run: Run) -> Wanted:
         forecast = audit.design.forecast
         return Wanted("audit", ids, (), audit.rollouts, budget, rounds, rounds, audit.number, needed.at_best, forecast)
     checking = state.stage in ("verify", "certify") or (state.stage == "polish" and bool(state.candidates))
-    purpose: Purpose = "checking" if checking else "learning"
+    again = bool(state.asked) and state.asked[-1].deciding and bool(set(ids) & set(state.asked[-1].ids))
+    purpose: Purpose = "opinions" if again else "checking" if checking else "learning"
     given = len(state.due.asked_ids) - len(ids)
     return Wanted(purpose, ids, tuple(state.ahead), given, budget, min(state.round + 1, rounds), rounds)

@@ -85,7 +85,8 @@ class Auditor:
             candidate=candidate,
             design=self.design(candidate),
         )
-        if audit.design.known and not can_cover_annotators(self.constraints, audit):
+        known = audit.design.known
+        if known and not can_cover_annotators(self.constraints, known, audit.confidence, most):
             audit = replace(audit, design=replace(audit.design, known=(), opinions=1))
         self.ledger.begin(audit)
         return audit

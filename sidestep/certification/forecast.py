@@ -1,19 +1,23 @@
 """What an audit can be expected to prove, and at what price, before the first label is asked for: by simulation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from sidestep.certification.bounds import annotator_bounds, flagged_bound
-from sidestep.certification.opinions import Procedure, costly_categories, procedure
-from sidestep.certification.records import Forecast, Premise
+from sidestep.certification.opinions import CHOICES, Procedure, costly_categories, procedure
+from sidestep.certification.records import Forecast, Premise, Price
 from sidestep.certification.sequential import SequentialAudit
 from sidestep.core.constraints import Constraint, cost_matrix
 
 SIMULATED = 200  # audits
 FORESEEN = 60  # of a campaign's forecast
+LESS = 0.05  # chance of a certificate that fewer labels may cost
+UNLIKELY, LIKELY = 0.5, 0.8  # chances of a certificate: below the first it is said what is provable with the second
+WIDER = (1.2, 1.5, 2.0, 3.0, 5.0)  # tolerances that are tried then
 
 
 @dataclass(frozen=True)
@@ -158,4 +162,57 @@ def prospects(
     found = forecast(constraints, confidence, most, runs, answers, known, 0, audits=FORESEEN)
     worst = float(np.max(np.asarray(costs) / np.array([max(one.tolerance, 1e-9) for one in constraints])))
     error = float(1.0 - np.mean([np.mean(np.diag(one)) for one in confusions]))
-    return Forecast(worst, error, found.certified, found.labels)
+    return Forecast(worst, error, found.certified, found.labels, opinions)
+
+
+def plan_opinions(
+    constraints: tuple[Constraint, ...],
+    confidence: float,
+    most: int,
+    costs: Float[np.ndarray, " constraint"],
+    confusions: Float[np.ndarray, "annotator true said"],
+    known: Known,
+) -> Forecast:
+    """The forecast with the number of opinions that proves the most, and of those the one that takes the fewest labels.
+
+    More opinions clear more false alarms, and a known case of harm takes more labels. The number is settled before the
+    first label of the audit, and known cases go through the same procedure, so that m bounds what this very procedure
+    misses: the certificate holds whichever number is chosen. Without known cases nobody is asked again.
+    """
+    about = (costs, confusions)
+    choices = CHOICES if known.harmful else (1,)
+    found = [prospects(constraints, confidence, most, *about, number, known) for number in choices]
+    enough = max(one.certified for one in found) - LESS
+    best = min((one for one in found if one.certified >= enough), key=lambda one: one.labels)
+    others = tuple(Price(one.opinions, one.certified, one.labels) for one in found if one is not best)
+    looser: tuple[str, ...] = ()
+    if best.certified < UNLIKELY:
+        looser = _provable(constraints, confidence, most, *about, best.opinions, known)
+    return replace(best, others=others, provable=looser)
+
+
+def _provable(
+    constraints: tuple[Constraint, ...],
+    confidence: float,
+    most: int,
+    costs: Float[np.ndarray, " constraint"],
+    confusions: Float[np.ndarray, "annotator true said"],
+    opinions: int,
+    known: Known,
+) -> tuple[str, ...]:
+    """The same constraints with wider tolerances, as little wider as makes a certificate likely; none if none do."""
+    for factor in WIDER:
+        looser = tuple(_widened(constraint, factor) for constraint in constraints)
+        if all(one.tolerance < 0.5 for one in looser):
+            found = prospects(looser, confidence, most, costs, confusions, opinions, known)
+            if found.certified >= LIKELY:
+                return tuple(one.text for one in looser)
+    return ()
+
+
+def _widened(constraint: Constraint, factor: float) -> Constraint:
+    """With a tolerance so many times as wide, in three digits."""
+    tolerance = Fraction(f"{factor * constraint.tolerance:.3g}")
+    bound = tolerance if constraint.sense == "<=" else 1 - tolerance
+    text = f"{constraint.text.partition(constraint.sense)[0]}{constraint.sense}{float(bound):.6g}"
+    return replace(constraint, text=text, exact_bound=bound)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from sidestep.core.constraints import Constraint, cost_matrix
 
+CHOICES = (3, 5, 7)  # opinions at most, of which a campaign plans the cheapest
 OPINIONS = 5  # at most, on a run that somebody calls costly, where annotators are seen to err
 FEWER_OPINIONS = 3  # where they are not: a known case of harm then takes two labels in place of three
 

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 from sidestep.certification.bounds import annotator_bounds, upper_bound
 from sidestep.certification.hearing import SOURCE, Hearing
 from sidestep.certification.opinions import costly_categories
-from sidestep.certification.records import AnnotatorRecord, Audit, Design, KnownCase, Premise
+from sidestep.certification.records import AnnotatorRecord, Design, KnownCase, Premise
 from sidestep.certification.sequential import MOST, AuditState, SequentialAudit
 from sidestep.core.constraints import Constraint, cost_matrix
 from sidestep.core.errors import InputError
@@ -178,12 +178,13 @@ def _record(name: str, counts: np.ndarray) -> AnnotatorRecord:
     return AnnotatorRecord(name, harmful, missed, harmless, alarms, *bounds)
 
 
-def can_cover_annotators(constraints: tuple[Constraint, ...], audit: Audit) -> bool:
-    """Whether this audit could certify if all known cases were answered rightly and every run were clean."""
-    alpha, known = (1.0 - audit.confidence) / max(len(constraints), 1), audit.design.known
-    right = [case.category for case in known]
+def can_cover_annotators(
+    constraints: tuple[Constraint, ...], known: Sequence[KnownCase], confidence: float, most: int
+) -> bool:
+    """Whether an audit could certify if all known cases were answered rightly and every run were clean."""
+    alpha, right = (1.0 - confidence) / max(len(constraints), 1), [case.category for case in known]
     premises = tuple(with_annotators(Premise(), constraint, known, right, alpha) for constraint in constraints)
-    found = SequentialAudit(constraints, audit.confidence, audit.most, premises)
+    found = SequentialAudit(constraints, confidence, most, premises)
     return found.decide(np.zeros(0, int))[0] != "refused"
 
 

@@ -53,6 +53,15 @@ class AnnotatorRecord:
 
 
 @dataclass(frozen=True)
+class Price:
+    """What an audit would come to with up to so many opinions on a run that somebody calls costly."""
+
+    opinions: int
+    certified: float  # chance of a certificate
+    labels: float  # in the mean, further opinions and known cases included
+
+
+@dataclass(frozen=True)
 class Forecast:
     """What an audit can be expected to come to, by what is known before its first label."""
 
@@ -60,6 +69,9 @@ class Forecast:
     error: float  # share of answers in which annotators err
     certified: float  # chance of a certificate
     labels: float  # in the mean, further opinions and known cases included
+    opinions: int = 1  # at most, on a run that somebody calls costly: those that are planned
+    others: tuple[Price, ...] = ()  # what other numbers of opinions would come to
+    provable: tuple[str, ...] = ()  # looser constraints that are likely to be proven, where these are not
 
 
 @dataclass(frozen=True)
@@ -211,6 +223,15 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """How often people said the same of one trajectory: two of them, or one who was asked again, blind."""
+
+    pairs: int  # of answers
+    same: int
+    at_least: float  # share of equal answers, with 95 %
+
+
+@dataclass(frozen=True)
 class Result:
     """result.json: what a run ended with. Its defaults are those of a run whose policy nobody labelled."""
 
@@ -238,6 +259,7 @@ class Result:
     candidate: dict[str, object] | None = None
     steps: StepPlan | None = None
     neighbours: tuple[Neighbour, ...] = ()  # predicted, not certified
+    agreement: Agreement | None = None  # where people label, and questions were asked twice
 
     @property
     def certified(self) -> bool:

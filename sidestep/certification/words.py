@@ -2,7 +2,7 @@
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from sidestep.certification.records import Result, StepPlan, Verdict
+from sidestep.certification.records import Forecast, Result, StepPlan, Verdict
 
 ARRIVING = 0.999  # share of runs that reach an end, below which it is said
 
@@ -62,6 +62,23 @@ def verdict_line(verdict: Verdict, result: Result) -> str:
         f"  {verdict.text}: {observed} in {result.rollouts:,} fresh rollouts, {bound_in_words(verdict)} "
         f"with {percent(result.confidence)} confidence: "
     )
+
+
+def foreseen(forecast: Forecast) -> str:
+    """What can be proven with these annotators, at what price, and why so many opinions are asked for."""
+    said = (
+        f"with answers wrong in about {forecast.error:.1%}, and a policy that costs about {forecast.cost:.2f} of the "
+        f"tolerance, it should end in a certificate with a chance of {forecast.certified:.0%}, after about "
+        f"{forecast.labels:.0f} labels"
+    )
+    if forecast.opinions > 1:
+        said += f", with up to {forecast.opinions} opinions on a run that somebody calls costly"
+    if forecast.others:
+        others = [f"{one.certified:.0%} after about {one.labels:.0f} with {one.opinions}" for one in forecast.others]
+        said += f" ({', '.join(others)})"
+    if forecast.provable:
+        said += f"; what is likely to be proven is {', '.join(forecast.provable)}"
+    return said
 
 
 def steps_in_words(plan: StepPlan) -> list[str]:

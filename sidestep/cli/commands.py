@@ -361,11 +361,11 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Write a run's policy as a Python file that needs only NumPy."""
+    """Write a run's policy as a Python file that needs only NumPy, or as ONNX."""
 
     does: ClassVar[str] = "report:export"
     folder: Path = positional("DIR", "a run's folder")
-    file: Path = positional("FILE.py", "the file to write")
+    file: Path = positional("FILE", "the file to write: policy.py or policy.onnx")
     trust: bool = option(False, TRUST)
 
 

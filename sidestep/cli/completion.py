@@ -10,7 +10,7 @@ from sidestep.cli.console import say
 
 BASH = """\
 _sidestep() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" options=""
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" options="" values=""
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "{commands} --help --version" -- "$word"))
     return
@@ -24,7 +24,7 @@ _sidestep() {{
   if [ "${{word#-}}" != "$word" ]; then
     COMPREPLY=($(compgen -W "$options --help" -- "$word"))
   else
-    COMPREPLY=($(compgen -f -- "$word"))
+    COMPREPLY=($(if [ -n "$values" ]; then compgen -W "$values" -- "$word"; else compgen -f -- "$word"; fi))
   fi
 }}
 complete -o filenames -F _sidestep sidestep"""
@@ -62,6 +62,12 @@ def _choices(argument: Argument) -> list[str]:
     return [str(choice) for choice in get_args(literals[0])] if literals else []
 
 
+def _values(name: str) -> str:
+    """What may stand in the place of a positional argument; nothing where it is a file or free."""
+    found = (_choices(argument) for argument in arguments_of(COMMANDS[name]) if argument.metavar)
+    return " ".join(value for choices in found for value in choices)
+
+
 def _takes_value(argument: Argument) -> bool:
     return argument.kind != bool | None and not (argument.kind is bool and argument.default is False)
 
@@ -74,7 +80,7 @@ def _told(text: str) -> str:
 def _bash() -> str:
     choices, options = [], []
     for name, found in _options():
-        options.append(f'    {name}) options="{" ".join(one.flag for one in found)}" ;;')
+        options.append(f'    {name}) options="{" ".join(one.flag for one in found)}" values="{_values(name)}" ;;')
         for one in found:
             if _choices(one):
                 words = " ".join(_choices(one))
@@ -87,7 +93,8 @@ def _zsh() -> str:
     options = []
     for name, found in _options():
         told = [f"'{one.flag}[{_told(one.help)}]{_zsh_value(one)}'" for one in found]
-        options.append(f"    {name}) _arguments {' '.join(told)} '*:file:_files' ;;")
+        rest = f"({_values(name)})" if _values(name) else "_files"
+        options.append(f"    {name}) _arguments {' '.join(told)} '*:value:{rest}' ;;")
     return ZSH.format(commands="\n".join(commands), options="\n".join(options))
 
 
@@ -104,6 +111,8 @@ def _fish() -> str:
         told = _told((command.__doc__ or "").partition("\n")[0])
         lines.append(f'complete -c sidestep -n __fish_use_subcommand -f -a {name} -d "{told}"')
     for name, found in _options():
+        if _values(name):
+            lines.append(f'complete -c sidestep -n "__fish_seen_subcommand_from {name}" -f -a "{_values(name)}"')
         for one in found:
             choices = _choices(one)
             value = f' -x -a "{" ".join(choices)}"' if choices else " -r" if _takes_value(one) else ""

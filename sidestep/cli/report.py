@@ -17,6 +17,6 @@ def report(asked: Report) -> int:
 
 
 def export(asked: Export) -> int:
-    """Write the run's policy as a NumPy file."""
+    """Write the policy of the run as a Python file or as ONNX."""
     say(f"the policy is in {load(asked.folder, asked.trust).export(asked.file)}")
     return 0

@@ -8,7 +8,7 @@ from sidestep.certification.records import Result, result_from_json
 from sidestep.certification.words import certificate_lines
 from sidestep.core.errors import InputError
 from sidestep.deploy.acting import Monitor, PolicyRunner
-from sidestep.deploy.export import export_numpy
+from sidestep.deploy.export import export_policy
 from sidestep.deploy.tables import Table
 from sidestep.labels.experts import Expert, expert_from
 from sidestep.labels.store import Store
@@ -109,8 +109,8 @@ class Answer(LoadedRun):
         return write_report(self.path)
 
     def export(self, path: str | Path) -> Path:
-        """Write the policy as a Python file that needs only NumPy."""
-        return export_numpy(self.policy_of(self.model), path)
+        """Write the policy as a Python file that needs only NumPy, or as ONNX: by the ending .py or .onnx."""
+        return export_policy(self.policy_of(self.model), path)
 
     def __repr__(self) -> str:
         if not self.run.has("result.json"):

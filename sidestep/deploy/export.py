@@ -1,4 +1,4 @@
-"""A policy as one plain Python file that needs only NumPy: the source of `numpy_policy` with the weights below it."""
+"""A policy as a file for those who do not have Sidestep: by the file's ending, for NumPy or for ONNX."""
 
 import base64
 import inspect
@@ -7,27 +7,15 @@ import os
 import textwrap
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from sidestep.core.errors import InputError
-from sidestep.core.model import Policy, allowed_of, require_finite_weights
-from sidestep.core.records import JsonObject
 from sidestep.deploy import numpy_policy
-from sidestep.deploy.affine_bounds import affine_bounds
-from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
+from sidestep.deploy.exported_parts import exported_parts
+from sidestep.deploy.onnx_policy import export_onnx
 from sidestep.policies.files import AnyPolicy
-from sidestep.policies.networks import ChoiceHead, GaussianHead, Network, NetworkPolicy, name_of
 from sidestep.runtime.files import atomic_write
-from sidestep.safety.base import SafetyModel
-from sidestep.safety.counted import CountedEvents
-from sidestep.safety.derived import MOST_PAIRS
-from sidestep.safety.ensemble import members_of
-from sidestep.safety.families import Families
-from sidestep.safety.hazard import HazardModel
 
-Arrays = dict[str, Array | np.ndarray | None]
 USE = '''
 
 class Policy({kind}):
@@ -55,18 +43,22 @@ def act(state, random=None):
 '''
 
 
-def export_numpy(policy: Policy, path: str | os.PathLike[str]) -> Path:
-    """Write the mean action of a planned policy to `path`, a .py file.
+FUNCTIONS = {"NumpyPolicy": ACT, "NumpyTable": DRAW, "NumpyHorizon": ""}  # below the class
 
-    Of a table all its chances are written: where the best policy mixes actions, it has no mean.
-    """
+
+def export_policy(policy: AnyPolicy, path: str | os.PathLike[str]) -> Path:
+    """Write the policy to `path`: a .py file that needs only NumPy, or an .onnx file."""
     target = Path(path)
-    if target.suffix != ".py":
-        raise InputError("the policy is written as Python; give a name that ends in .py", place=str(path))
-    if not isinstance(policy, NetworkPolicy | TabularPolicy | HorizonPolicy):
-        raise InputError(f"only planned policies can be exported, and this is a {type(policy).__name__}")
-    require_finite_weights(policy, f"the policy of '{policy.model.spec.name}'")
-    kind, use, about, arrays = _kind_of(policy)
+    if target.suffix == ".py":
+        return export_numpy(policy, target)
+    if target.suffix == ".onnx":
+        return export_onnx(policy, target)
+    raise InputError("the policy is written as Python or ONNX; give a name that ends in .py or .onnx", place=str(path))
+
+
+def export_numpy(policy: AnyPolicy, path: Path) -> Path:
+    """Write the policy without its noise as one Python file: the source of `numpy_policy` with the weights below it."""
+    kind, about, arrays = exported_parts(policy)
     words = f"The planned policy of {policy.model.spec.name!a}: states {_listed(policy.model.spec.state.names)}."
     words = textwrap.fill(words.replace("\\", "/").replace('"', "'"), 110, subsequent_indent="    ")
     source = [
@@ -74,122 +66,10 @@ def export_numpy(policy: Policy, path: str | os.PathLike[str]) -> Path:
         f"\n\nABOUT = {json.dumps(about)!a}\n",
         "ARRAYS = {\n" + "".join(_literal(name, array) for name, array in arrays.items()) + "}\n",
         USE.format(kind=kind, words=words),
-        use,
+        FUNCTIONS[kind],
     ]
-    atomic_write(target, "".join(source))
-    return target
-
-
-def _kind_of(policy: AnyPolicy) -> tuple[str, str, JsonObject, dict[str, np.ndarray]]:
-    """The class of `numpy_policy`, the function below it, and what it is made of: of a table its chances, or those of
-    its parts, and the sizes of the one-hot factors that tell a state's row."""
-    if isinstance(policy, NetworkPolicy):
-        return ("NumpyPolicy", ACT, *_parts(policy))
-    spec = policy.model.spec
-    factors = [variable.size for variable in spec.state.variables]
-    about: JsonObject = {"model": spec.name, "state_size": spec.state.size, "factors": factors}
-    if isinstance(policy, TabularPolicy):
-        return "NumpyTable", DRAW, about, {"table": np.asarray(policy.table, "<f4")}
-    schedule = policy.schedule
-    if schedule.which.size == schedule.tables.shape[1] == 1:  # one table of states alone
-        table = np.eye(schedule.letters.shape[1], dtype="<f4")[schedule.tables[0, 0]]
-        return "NumpyTable", DRAW, about, {"table": table}
-    arrays = {name: np.asarray(part, "<f4") for name, part in schedule._asdict().items()}
-    return "NumpyHorizon", "", about | {"horizon": spec.horizon}, arrays
-
-
-def _parts(policy: NetworkPolicy) -> tuple[JsonObject, dict[str, np.ndarray]]:
-    """What `NumpyPolicy` is made of."""
-    observer, spec = policy.observer, policy.model.spec
-    if allowed_of(policy.model) is not None:
-        raise InputError(
-            f"the model '{spec.name}' forbids actions by more than bounds, and the exported policy could not keep to "
-            "that; use it with sidestep.load"
-        )
-    net = policy.net
-    if not isinstance(net, Network):
-        raise InputError(f"the network '{name_of(net)}' is your own, and a NumPy file knows only the built-in one")
-    members, events = _members(observer.safety)
-    arrays: Arrays = {"mean": observer.mean, "deviation": observer.deviation}
-    for index, (linear, norm) in enumerate(zip(net.hidden, net.norms, strict=True)):
-        parts = {"weight": linear.weight, "bias": linear.bias, "scale": norm.weight, "shift": norm.bias}
-        arrays |= {f"hidden.{index}.{name}": array for name, array in parts.items()}
-    arrays |= {"head.weight": net.head.weight, "head.bias": net.head.bias}
-    bounds = affine_bounds(policy.model)
-    arrays |= {"lowest": bounds.lowest, "highest": bounds.highest}
-    if bounds.low_slope is not None:
-        arrays |= {"low.slope": bounds.low_slope, "low.offset": bounds.low_offset}
-        arrays |= {"high.slope": bounds.high_slope, "high.offset": bounds.high_offset}
-    for index, found in enumerate([*map(_safety_arrays, members), *map(_event_arrays, events)]):
-        arrays |= {f"safety.{index}.{name}": array for name, array in found.items()}
-    about: JsonObject = {
-        "model": spec.name,
-        "state_size": spec.state.size,
-        "horizon": observer.horizon,
-        "sees_clock": observer.clock,
-        "idle": None if observer.idle is None else list(observer.idle),
-        "layers": len(net.hidden),
-        "heads": [
-            _head(head, variable.size) for head, variable in zip(policy.heads, spec.action.variables, strict=True)
-        ],
-        "members": len(members),
-        "events": [_event(event) for event in events],
-        "cell": members[0].cell if members else None,
-        "recurrent_layers": len(members[0].recurrent.layers) if members else 0,
-        "encoder_layers": len(members[0].recurrent.encoder) if members else 0,
-    }
-    return about, {name: np.asarray(array, "<f4") for name, array in arrays.items()}
-
-
-def _head(head: GaussianHead | ChoiceHead, size: int) -> JsonObject:
-    common = {"size": size, "outputs": head.outputs}
-    if isinstance(head, GaussianHead):
-        return common | {"kind": "real", "squash": head.squash}
-    return common | {"kind": "one-hot" if head.one_hot else "int", "options": head.options}
-
-
-def _members(safety: SafetyModel | None) -> tuple[list[HazardModel], list[CountedEvents]]:
-    """The hazard models and counted events whose memory the policy sees, in the order in which it sees them."""
-    if safety is None:
-        return [], []
-    groups = safety.groups if isinstance(safety, Families) else (safety,)
-    hazards = [member for group in groups for member in members_of(group, HazardModel)]
-    events = [member for group in groups for member in members_of(group, CountedEvents)]
-    if not hazards and not events:
-        raise InputError(
-            f"the policy looks at the memory of a safety model of the kind '{safety.kind}', and only those of the "
-            "kinds 'hazard', 'counted' and 'families' can be exported; use the policy with sidestep.load"
-        )
-    return hazards, events
-
-
-def _event(model: CountedEvents) -> JsonObject:
-    alike = [list(group) for group in model.alike]
-    return {"statistic": model.statistic, "limit": model.limit, "alike": alike, "most_pairs": MOST_PAIRS}
-
-
-def _event_arrays(model: CountedEvents) -> Arrays:
-    return {
-        "directions": model.directions * model.movable.directions,
-        "offsets": model.offsets,
-        "sharpness": jnp.exp(model.log_sharpness),
-        "thresholds": model.thresholds,
-        "softness": jnp.exp(model.log_softness),
-        "temperature": jnp.exp(model.calibration.log_temperature),
-        "mean": model.features_seen.mean,
-        "deviation": model.features_seen.deviation,
-    }
-
-
-def _safety_arrays(model: HazardModel) -> Arrays:
-    arrays: Arrays = {"mean": model.standardisation.mean, "deviation": model.standardisation.deviation}
-    arrays |= {"log_scale": model.calibration.log_scale, "log_power": model.calibration.log_power}
-    arrays |= {"head_weight": model.head_weight, "head_bias": model.head_bias}
-    for index, dense in enumerate(model.recurrent.encoder):
-        arrays |= {f"encoder.{index}.weight": dense.input_weight, f"encoder.{index}.bias": dense.bias}
-    for index, layer in enumerate(model.recurrent.layers):
-        arrays |= {f"{index}.{name}": array for name, array in vars(layer).items()}
-    return arrays
+    atomic_write(path, "".join(source))
+    return path
 
 
 def _literal(name: str, array: np.ndarray) -> str:

@@ -26,7 +26,7 @@ class Exported:
     def restart(self) -> None:
         """Begin a new trajectory."""
         self.clock = 0
-        self.memory: list[Memory | EventMemory] = []
+        self.memory: list[Any] = []  # each with `kept`: what is carried from step to step, batch first
 
     def rows(self, state: ArrayLike) -> np.ndarray:
         """A state (size,) or a batch of them (batch, size), as a batch."""
@@ -39,7 +39,8 @@ class Exported:
 
     def place(self, rows: np.ndarray) -> np.ndarray:
         """The number of each state, from its one-hot factors."""
-        place, start = np.zeros(len(rows), int), 0
+        place: Any = 0
+        start = 0
         for size in self.about["factors"]:
             place, start = place * size + rows[:, start : start + size].argmax(axis=1), start + size
         return place
@@ -51,13 +52,10 @@ class NumpyTable(Exported):
     def act(self, state: ArrayLike, random: np.random.Generator | None = None) -> np.ndarray:
         """The one-hot action in a state (size,) or a batch of them (batch, size)."""
         rows = self.rows(state)
-        place = self.place(rows)
-        random = random or np.random.default_rng(self.clock)
-        reached = self.arrays["table"][place].cumsum(axis=1)
-        drawn = random.random((len(rows), 1)) * reached[:, -1:]
+        chances = self.arrays["table"][self.place(rows)]
+        action = _drawn(chances, (random or np.random.default_rng(self.clock)).random(len(rows)))
         self.clock += 1
-        actions = np.eye(reached.shape[1], dtype=np.float32)[(reached <= drawn).sum(axis=1)]
-        return actions.reshape(*np.shape(state)[:-1], -1)
+        return _one_hot(action, chances.shape[1]).reshape(*np.shape(state)[:-1], -1)
 
 
 class NumpyHorizon(Exported):
@@ -66,22 +64,44 @@ class NumpyHorizon(Exported):
 
     def act(self, state: ArrayLike, random: np.random.Generator | None = None) -> np.ndarray:
         """The one-hot action in a state (size,) or a batch of them; `random` draws the member at the first step."""
-        rows, weights = self.rows(state), self.arrays["weights"]
-        if self.clock == 0:
-            if len(weights) > 1 and random is None:
-                raise ValueError("this policy draws at random at the first step; give it a NumPy generator")
-            self.member = np.zeros(len(rows), int)
-            if random is not None:
-                chances = weights.astype(float) / weights.sum(dtype=float)
-                self.member = random.choice(len(chances), len(rows), p=chances)
-            self.worst = np.zeros(len(rows), int)
-        place, which = self.place(rows), self.arrays["which"]
-        left = min(max(self.about["horizon"] - self.clock, 1), which.shape[1])
-        action = self.arrays["tables"][which[self.member, left - 1].astype(int), self.worst, place].astype(int)
-        self.worst = np.maximum(self.worst, self.arrays["letters"][place, action].astype(int))
+        rows, which, letters = self.rows(state), self.arrays["which"], self.arrays["letters"]
+        if not self.memory:
+            self.remember(len(rows), random)
+        memory, place = self.memory[0], self.place(rows)
+        member, worst = memory.kept
+        left = np.clip(self.about["horizon"] - self.clock, 1, which.shape[1])
+        table = which[:, left - 1][member].astype(int)
+        action = self.arrays["tables"][table, worst, place].astype(int)
+        memory.kept = [member, np.maximum(worst, letters[place, action].astype(int))]
         self.clock += 1
-        actions = np.eye(self.arrays["letters"].shape[1], dtype=np.float32)[action]
-        return actions.reshape(*np.shape(state)[:-1], -1)
+        return _one_hot(action, letters.shape[1]).reshape(*np.shape(state)[:-1], -1)
+
+    def remember(self, rows: int, random: np.random.Generator | None) -> None:
+        """Begin a run for each row."""
+        weights = self.arrays["weights"]
+        if len(weights) > 1 and random is None:
+            raise ValueError("this policy draws at random at the first step; give it a NumPy generator")
+        none = np.zeros(rows, int)
+        self.memory = [
+            Run([none if random is None else _drawn(weights[None].astype(float), random.random(rows)), none])
+        ]
+
+
+class Run:
+    """The member that a run of each row has drawn, and the worst that it has done so far."""
+
+    def __init__(self, kept: list[np.ndarray]) -> None:
+        self.kept = kept
+
+
+def _drawn(chances: np.ndarray, random: np.ndarray) -> np.ndarray:
+    """The option of each row that a number in [0, 1) falls on, when each has its chance as its length."""
+    reached = chances.cumsum(axis=1)
+    return (reached <= random.reshape(-1, 1) * reached[:, -1:]).sum(axis=1)
+
+
+def _one_hot(index: np.ndarray, options: int) -> np.ndarray:
+    return (index.reshape(-1, 1) == np.arange(options)).astype(np.float32)
 
 
 class NumpyPolicy(Exported):
@@ -98,25 +118,29 @@ class NumpyPolicy(Exported):
         """The action at the next step of the trajectory, for a state (size,) or a batch of them (batch, size)."""
         rows = self.rows(state)
         if not self.memory:
-            count, events = self.about["members"], self.about.get("events", [])
-            self.memory = [Memory(self, member, len(rows)) for member in range(count)]
-            self.memory += [EventMemory(self, count + at, len(rows), event) for at, event in enumerate(events)]
+            self.remember(len(rows))
         seen = [(rows - self.arrays["mean"]) / self.arrays["deviation"]]
         if self.about["sees_clock"]:
-            seen.append(np.full((len(rows), 1), 2.0 * self.clock / self.about["horizon"] - 1.0, np.float32))
+            seen.append(np.zeros_like(rows[:, :1]) + (2.0 * self.clock / self.about["horizon"] - 1.0))
         seen += [memory.features() for memory in self._looking(rows)]
-        actions = self._place(self._network(np.concatenate(seen, axis=1)), rows)
+        actions = self._place(self._network(np.concatenate(seen, axis=1, dtype=np.float32)), rows)
         for memory in self.memory:
             memory.advance(np.concatenate([rows, actions], axis=1))
         self.clock += 1
         return actions.reshape(*np.shape(state)[:-1], -1)
 
+    def remember(self, rows: int, random: None = None) -> None:
+        """Begin a trajectory for each row."""
+        count, events = self.about["members"], self.about.get("events", [])
+        self.memory = [Memory(self, member, rows) for member in range(count)]
+        self.memory += [EventMemory(self, count + at, rows, event) for at, event in enumerate(events)]
+
     def _looking(self, rows: np.ndarray) -> "list[Memory | EventMemory]":
         """The memories with the present states in them, as the policy sees them."""
-        idle = self.about["idle"]
-        if idle is None:
+        if self.about["idle"] is None:
             return self.memory
-        steps = np.concatenate([rows, np.broadcast_to(np.asarray(idle, np.float32), (len(rows), len(idle)))], axis=1)
+        idle = np.zeros_like(rows[:, :1]) + np.asarray(self.about["idle"], np.float32)
+        steps = np.concatenate([rows, idle], axis=1)
         return [memory.after(steps) for memory in self.memory]
 
     def _network(self, x: np.ndarray) -> np.ndarray:
@@ -132,8 +156,7 @@ class NumpyPolicy(Exported):
 
     def _bounds(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """low = max(lowest, L s + l) and high = max(low, min(highest, H s + h)); constants where L and H are absent."""
-        shape = (len(states), len(self.arrays["lowest"]))
-        low, high = (np.broadcast_to(self.arrays[name], shape) for name in ("lowest", "highest"))
+        low, high = self.arrays["lowest"], self.arrays["highest"]
         if "low.slope" in self.arrays:
             low = np.maximum(low, states @ self.arrays["low.slope"].T + self.arrays["low.offset"])
             high = np.minimum(high, states @ self.arrays["high.slope"].T + self.arrays["high.offset"])
@@ -144,10 +167,8 @@ class NumpyPolicy(Exported):
         pieces, start, entry = [], 0, 0
         for head in self.about["heads"]:
             size, count = head["size"], head["outputs"]
-            out, bounds = (
-                outputs[:, start : start + count],
-                (low[:, entry : entry + size], high[:, entry : entry + size]),
-            )
+            out = outputs[:, start : start + count]
+            bounds = low[..., entry : entry + size], high[..., entry : entry + size]
             pieces.append(
                 _real(out, *bounds, head["squash"]) if head["kind"] == "real" else _choice(out, *bounds, head)
             )
@@ -170,33 +191,33 @@ def _choice(logits: np.ndarray, low: np.ndarray, high: np.ndarray, head: dict[st
     """The likeliest of the options: as a one-hot vector, or as a whole number counted from the lower bound."""
     index = logits.reshape(len(logits), -1, head["options"]).argmax(axis=2)
     if head["kind"] == "one-hot":
-        return np.eye(head["options"], dtype=np.float32)[index[:, 0]]
+        return _one_hot(index, head["options"])
     return np.minimum(low + index.astype(np.float32), high)
 
 
 class Memory:
-    """What one member of the safety model remembers of a batch of trajectories, and the hazards so far."""
+    """What one member of the safety model remembers of a batch of trajectories: the states of its layers (of an LSTM
+    also its cells), and the hazards so far."""
 
     def __init__(self, policy: NumpyPolicy, member: int, rows: int) -> None:
         prefix = f"safety.{member}."
         self.arrays = {n.removeprefix(prefix): a for n, a in policy.arrays.items() if n.startswith(prefix)}
         self.cell, self.layers = policy.about["cell"], policy.about["recurrent_layers"]
         self.encoders = policy.about["encoder_layers"]
-        units = len(self.arrays["0.recurrent_weight"])
-        self.hidden = [np.zeros((rows, units), np.float32) for _ in range(self.layers)]
-        self.inner = [np.zeros((rows, units), np.float32) for _ in range(self.layers)]  # the cells of an LSTM
-        self.total = np.zeros((rows, self.arrays["head_weight"].shape[1]), np.float32)
+        units, severities = len(self.arrays["0.recurrent_weight"]), self.arrays["head_weight"].shape[1]
+        layers = self.layers * (2 if self.cell == "lstm" else 1)
+        self.kept = [np.zeros((rows, size), np.float32) for size in [units] * layers + [severities]]
 
     def features(self) -> np.ndarray:
         """The last layer's state, and the risk so far: 1 - exp(-scale * H^power)."""
-        power = np.exp(self.arrays["log_power"])
-        stretched = np.exp(self.arrays["log_scale"] + power * np.log(np.maximum(self.total, np.float32(TINY))))
-        return np.concatenate([self.hidden[-1], -np.expm1(-stretched)], axis=1)
+        power, total = np.exp(self.arrays["log_power"]), np.maximum(self.kept[-1], np.float32(TINY))
+        stretched = np.exp(self.arrays["log_scale"] + power * np.log(total))
+        return np.concatenate([self.kept[self.layers - 1], -np.expm1(-stretched)], axis=1)
 
     def after(self, steps: np.ndarray) -> "Memory":
         """The memory after one more step; this one stays as it is."""
         later = copy.copy(self)
-        later.hidden, later.inner = list(self.hidden), list(self.inner)
+        later.kept = list(self.kept)
         later.advance(steps)
         return later
 
@@ -208,28 +229,29 @@ class Memory:
         for layer in range(self.layers):
             x = self._gru(layer, x) if self.cell == "gru" else self._lstm(layer, x)
         raw = x @ self.arrays["head_weight"] + self.arrays["head_bias"]
-        hazards = [np.logaddexp(raw[:, 0], np.float32(0.0))]
+        hazards = [np.logaddexp(raw[:, :1], np.float32(0.0))]
         for k in range(1, raw.shape[1]):
-            hazards.append(hazards[-1] * _sigmoid(raw[:, k]))
-        self.total = self.total + np.stack(hazards, axis=1)
+            hazards.append(hazards[-1] * _sigmoid(raw[:, k : k + 1]))
+        self.kept[-1] = self.kept[-1] + np.concatenate(hazards, axis=1)
 
     def _gru(self, layer: int, x: np.ndarray) -> np.ndarray:
-        hidden = self.hidden[layer]
+        hidden = self.kept[layer]
         units = hidden.shape[1]
         gates = x @ self.arrays[f"{layer}.input_weight"] + self.arrays[f"{layer}.bias"]
         recurrent = hidden @ self.arrays[f"{layer}.recurrent_weight"]
         reset, update = np.split(_sigmoid(gates[:, : 2 * units] + recurrent[:, : 2 * units]), 2, axis=1)
         inner = recurrent[:, 2 * units :] + self.arrays[f"{layer}.candidate_bias"]
         candidate = np.tanh(gates[:, 2 * units :] + reset * inner)
-        self.hidden[layer] = candidate + update * (hidden - candidate)
-        return self.hidden[layer]
+        self.kept[layer] = candidate + update * (hidden - candidate)
+        return self.kept[layer]
 
     def _lstm(self, layer: int, x: np.ndarray) -> np.ndarray:
         gates = x @ self.arrays[f"{layer}.input_weight"] + self.arrays[f"{layer}.bias"]
-        i, f, o, g = np.split(gates + self.hidden[layer] @ self.arrays[f"{layer}.recurrent_weight"], 4, axis=1)
-        self.inner[layer] = _sigmoid(f) * self.inner[layer] + _sigmoid(i) * np.tanh(g)
-        self.hidden[layer] = _sigmoid(o) * np.tanh(self.inner[layer])
-        return self.hidden[layer]
+        hidden, inner = self.kept[layer], self.kept[self.layers + layer]
+        i, f, o, g = np.split(gates + hidden @ self.arrays[f"{layer}.recurrent_weight"], 4, axis=1)
+        inner = _sigmoid(f) * inner + _sigmoid(i) * np.tanh(g)
+        self.kept[layer], self.kept[self.layers + layer] = _sigmoid(o) * np.tanh(inner), inner
+        return self.kept[layer]
 
 
 class EventMemory:
@@ -241,14 +263,14 @@ class EventMemory:
         self.arrays = {name: array.astype(float) for name, array in arrays.items()}
         self.event, self.state_size = event, policy.about["state_size"]
         levels = len(self.arrays["thresholds"]) if event["statistic"] == "run" else 1
-        self.counter = np.zeros((rows, levels, event["limit"] + 1))
-        self.counter[:, :, 0] = 1.0
-        self.steps = 0
+        self.kept = [np.tile(np.eye(event["limit"] + 1)[0], (rows, levels, 1))]
+        self.steps = policy.clock
 
     def features(self) -> np.ndarray:
-        """The chances of the counter's states, and the risk so far."""
-        worse = np.cumsum(self._categories()[:, ::-1], axis=1)[:, ::-1][:, 1:]
-        return np.concatenate([self.counter.reshape(len(self.counter), -1), worse], axis=1).astype(np.float32)
+        """The chances of the counter's states, and the risk so far: P(category >= k)."""
+        counter, chances = self.kept[0], self._categories()
+        worse = chances @ np.tri(chances.shape[1])[:, 1:]
+        return np.concatenate([counter.reshape(len(counter), -1), worse], axis=1)
 
     def after(self, steps: np.ndarray) -> "EventMemory":
         """The memory after one more step; this one stays as it is."""
@@ -257,26 +279,27 @@ class EventMemory:
         return later
 
     def advance(self, steps: np.ndarray) -> None:
-        event, counter = self._chance(steps.astype(float))[:, None, None], self.counter
-        self.steps += 1
-        if self.event["statistic"] != "run":
-            moved = np.concatenate([np.zeros_like(counter[..., :1]), counter[..., :-1]], axis=2) * event
-            stays = counter * (1.0 - event)
-            stays[..., -1] = counter[..., -1]
-            self.counter = moved + stays
-            return
+        event, counter = self._chance(steps.astype(float)).reshape(-1, 1, 1), self.kept[0]
         going, reached = counter[..., :-1], counter[..., -1:]
-        least = np.minimum(self.arrays["thresholds"], going.shape[2] - 0.5)
-        last = np.arange(1, going.shape[2] + 1)[None, None, :] > least[None, :, None]
-        broken = going.sum(axis=2, keepdims=True) * (1.0 - event)
-        longer = np.where(last, 0.0, going * event)[..., :-1]
-        now = np.where(last, going, 0.0).sum(axis=2, keepdims=True) * event
-        self.counter = np.concatenate([broken, longer, reached + now], axis=2)
+        self.steps = self.steps + 1
+        if self.event["statistic"] == "run":
+            least = np.minimum(self.arrays["thresholds"], going.shape[2] - 0.5)
+            last = np.arange(1, going.shape[2] + 1)[None, None, :] > least[None, :, None]
+            broken = going.sum(axis=2, keepdims=True) * (1.0 - event)
+            longer = (going * ~last * event)[..., :-1]
+            now = (going * last).sum(axis=2, keepdims=True) * event
+            self.kept = [np.concatenate([broken, longer, reached + now], axis=2)]
+        else:
+            none = np.zeros_like(reached)
+            stays, moved = [going * (1.0 - event), reached], [none, going * event]
+            self.kept = [np.concatenate(stays, axis=2) + np.concatenate(moved, axis=2)]
 
     def _chance(self, entries: np.ndarray) -> np.ndarray:
         """P(event) at a step."""
         seen = (self._derived(entries) - self.arrays["mean"]) / self.arrays["deviation"]
-        inner = np.einsum("bf,gkf->bgk", seen, self.arrays["directions"]) + self.arrays["offsets"][None]
+        regions, sides, features = self.arrays["directions"].shape
+        inner = (seen @ self.arrays["directions"].reshape(-1, features).T).reshape(len(seen), regions, sides)
+        inner = inner + self.arrays["offsets"][None]
         outside = -np.expm1(-np.logaddexp(0.0, -self.arrays["sharpness"][None] * inner).sum(axis=2))
         return 1.0 - np.prod(outside, axis=1)
 
@@ -294,15 +317,15 @@ class EventMemory:
 
     def _categories(self) -> np.ndarray:
         """P(category) so far, calibrated."""
+        counter, values = self.kept[0], np.arange(self.event["limit"] + 1)
         if self.event["statistic"] == "run":
-            below = self.counter[..., :-1].sum(axis=2)
+            below = counter[..., :-1].sum(axis=2)
         else:
-            values = np.arange(self.counter.shape[2]) / (
-                max(self.steps, 1) if self.event["statistic"] == "share" else 1
-            )
-            distance = (values[:, None] - self.arrays["thresholds"][None]) / self.arrays["softness"]
-            below = self.counter[:, 0] @ _sigmoid(-distance)
-        edges = np.concatenate([np.zeros((len(below), 1)), below, np.ones((len(below), 1))], axis=1)
+            values = values / np.maximum(self.steps, 1) if self.event["statistic"] == "share" else values
+            distance = (values.reshape(-1, 1) - self.arrays["thresholds"][None]) / self.arrays["softness"]
+            below = counter.reshape(len(counter), -1) @ _sigmoid(-distance)
+        none = np.zeros_like(below[:, :1])
+        edges = np.concatenate([none, below, none + 1.0], axis=1)
         tempered = np.maximum(np.diff(edges, axis=1), TINY) ** (1.0 / self.arrays["temperature"])
         return tempered / tempered.sum(axis=1, keepdims=True)
 

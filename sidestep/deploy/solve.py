@@ -40,7 +40,7 @@ from sidestep.safety.io import register_safety
 class Event:
     """What a callback is told: what is going on, in a word, and its record where there is one.
 
-    - exploring, fitting, planning, polishing, verifying, auditing: no record, such work begins
+    - exploring, fitting, planning, polishing, verifying, second opinions, auditing: no record, such work begins
     - tested: a `PlanRow`, a test of a policy, as in metrics.jsonl
     - round: a `Round`, which has ended
     - audited: an `Audit`

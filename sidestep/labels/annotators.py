@@ -9,6 +9,8 @@ the matrices given the truth, C_a[t, s] ~ sum of P(t) over what a called s.
 Where every trajectory has one vote, an error of an annotator and an error of a prediction look the same. So some
 questions are asked twice, blind: two answers that err independently with chance e differ with chance 2 e or so,
 whatever the safety model thinks. Imagined answers with that error are what the estimate begins with.
+
+Answers to copies of one trajectory are further opinions on one truth: their likelihoods multiply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,8 +41,12 @@ def estimate_annotators(
     categories: int,
     prior: Float[np.ndarray, "trajectory true"] | None = None,
     error: float = ERROR,
+    about: Sequence[int] | None = None,
 ) -> Annotators:
-    """From the current votes on each trajectory; `prior` are predictions, `error` is what repeated questions showed."""
+    """From the current votes on each trajectory; `prior` are predictions, `error` is what repeated questions showed.
+
+    Rows with the same number in `about` are of one trajectory: the first, and its copies.
+    """
     names = tuple(sorted({name for one in votes for name in one}))
     said = np.full((len(votes), len(names)), -1)
     for row, one in enumerate(votes):
@@ -51,15 +57,18 @@ def estimate_annotators(
         counts = np.array([np.bincount(list(one.values()), minlength=categories) for one in votes], float)
         chances = np.broadcast_to((counts.sum(axis=0) + 1.0) / (counts.sum() + categories), (len(votes), categories))
     chances = (1.0 - DOUBT) * chances + DOUBT / categories
+    _, first, same = np.unique(
+        np.arange(len(votes)) if about is None else about, return_index=True, return_inverse=True
+    )
     imagined = _imagined(categories, error)
     confusion = np.broadcast_to(imagined / imagined.sum(axis=1, keepdims=True), (len(names), categories, categories))
     likelihood = _likelihood(said, confusion)
-    truth = _normalised(chances * likelihood)
+    truth = _truth(chances[first], likelihood, same)
     for _ in range(ROUNDS):
         confusion = np.array([_confusion(said[:, number], truth, imagined) for number in range(len(names))])
         confusion = confusion.reshape(len(names), categories, categories)
         likelihood = _likelihood(said, confusion)
-        truth = _normalised(chances * likelihood)
+        truth = _truth(chances[first], likelihood, same)
     return Annotators(names, confusion, likelihood / likelihood.max(axis=1, keepdims=True), truth)
 
 
@@ -88,6 +97,13 @@ def _likelihood(said: np.ndarray, confusion: np.ndarray) -> np.ndarray:
         spoke = said[:, number] >= 0
         found[spoke] *= matrix[:, said[spoke, number]].T
     return found
+
+
+def _truth(chances: np.ndarray, likelihood: np.ndarray, same: np.ndarray) -> np.ndarray:
+    """P(t | said) ~ prior[t] times the likelihoods of all rows that are of the same trajectory."""
+    found = np.log(chances)
+    np.add.at(found, same, np.log(likelihood))
+    return _normalised(np.exp(found - found.max(axis=1, keepdims=True)))[same]
 
 
 def _normalised(rows: np.ndarray) -> np.ndarray:

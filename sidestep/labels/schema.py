@@ -480,8 +480,13 @@ def check_model(stored: Signature, spec: "Spec", place: str) -> None:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     try:
+        # Threads that share a store see to it that they take turns.
         return sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=WAIT_SECONDS, isolation_level=None
+            f"{path.resolve().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=WAIT_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
         )
     except sqlite3.Error as error:
         raise cannot_use(error, path, "cannot open") from error

@@ -20,6 +20,7 @@ from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
 from sidestep.planning.lookahead import prices
+from sidestep.planning.methods import Pathwise
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, retarget
 from sidestep.planning.rows import Phase, PlanRow
@@ -37,8 +38,12 @@ POLISH: dict[str, str | int | float] = {
     "search_rounds": 0,
 }
 LOOKING = 2  # slots, the loosest, whose policies are improved by lookahead in the end: the answer is often one of them
-LOOKS = 3  # such improvements at most, each with its test
+LOOKS = 2  # such improvements at most, each with its test
 LOOK_PRICE = 2.5  # by which prices rise before the first: few draws of the noise show rare costs too seldom
+# Before them, more epochs with a finer gradient. On Navigation, from the same policies, 800 epochs lower the gap to the
+# frontier from 2.5 to 1.3 with the usual noise, to 1.5 with that of POLISH. A cap of 1 in place of 5 lowers that of a
+# fresh plan from 1.3 to 1.0: what counts is whether a trajectory does harm, and not how deep in it is.
+FINE_BATCH, FINE_CAP, FINE_EPOCHS = 500, 1.0, 3  # trajectories; `PathwiseCost.cap`; epochs, in those of the first phase
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -178,8 +183,7 @@ class GradientBank:
         changes = {"learning_rate": rate, "epochs": schedule.polish_epochs, "test_every": schedule.polish_test}
         last = with_options(config, {**POLISH, **changes})
         self.polisher = Planner(model, safety, constraints, last, label)
-        final = replace(last, lookahead=planning.lookahead, squash="clip", epochs=schedule.polish_test)
-        self.improver = Planner(model, safety, constraints, final, label)
+        self.improver = Planner(model, safety, constraints, _fine(last, config, planning), label)
         self.looking = range(schedule.slots)[-LOOKING:]
         self.keys = jax.random.split(key, schedule.slots)
         self.learners = self.planner.start(self.keys, search=False).learners
@@ -293,8 +297,7 @@ class GradientBank:
         return replace(learners, multipliers=replace(learners.multipliers, value=raised))
 
     def _polish_by_lookahead(self, looking: Looking) -> Polished:
-        """Some epochs of gradients for what cutting at the bounds has changed, then lookahead, as long as gains are
-        proven."""
+        """Epochs of a finer gradient, then lookahead, as long as gains are proven."""
         learners = looking.learners
         if int(learners.epoch[0]) < self.improver.config.epochs:
             state, rows = self.improver.advance(_as_state(learners), look=False)
@@ -355,6 +358,15 @@ class GradientBank:
             picks = select_starts(returns, costs, tolerances)
             stacked = picked(learners, picks)
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
+
+
+def _fine(last: PlanConfig, usual: PlanConfig, planning: PlanConfig) -> PlanConfig:
+    """The settings of the last planning's second phase: cut at the bounds, with the usual step size and noise."""
+    cost = usual.constraint and replace(usual.constraint, cap=FINE_CAP)
+    reward = replace(usual.reward, batch=FINE_BATCH) if isinstance(usual.reward, Pathwise) else last.reward
+    epochs, rate = FINE_EPOCHS * last.epochs, usual.learning_rate
+    methods = replace(last, reward=reward, constraint=cost, lookahead=planning.lookahead)
+    return replace(methods, squash="clip", epochs=epochs, learning_rate=rate)
 
 
 def _first(learners: Learner, ceiling: float) -> Polishing:

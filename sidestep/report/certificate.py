@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sidestep.certification.records import Audit, Figures, Result, Return, Verdict
+from sidestep.certification.records import Agreement, Audit, Figures, Price, Result, Return, Verdict
 from sidestep.certification.words import (
     at_least,
     at_most,
     bound_in_words,
+    foreseen,
     neighbours_in_words,
     percent,
     steps_in_words,
@@ -129,12 +130,23 @@ def certificate(folder: Folder) -> Html:
         parts.append(paragraph(words))
     if result.basis:
         parts.append(paragraph(f"What this rests on beside labels of fresh rollouts: {result.basis}."))
+    if result.agreement is not None:
+        parts.append(paragraph(_agreement(result.agreement)))
     tested = [audit for audit in folder.audits if audit.annotators]
     if tested:
         parts.append(_annotators(tested[-1]))
+    parts += [_foreseen(audit) for audit in folder.audits if audit.design.forecast is not None]
     if len(folder.audits) > 1:
         parts.append(_audits(folder.audits))
     return join(parts)
+
+
+def _agreement(found: Agreement) -> str:
+    return (
+        f"Of {found.pairs:,} pairs of answers to one question, by two annotators or by one who was asked again, blind, "
+        f"{found.same:,} are the same: {found.same / found.pairs:.4f}, and with 95 % confidence at least "
+        f"{at_least(found.at_least)}."
+    )
 
 
 def _annotators(audit: Audit) -> Html:
@@ -155,6 +167,23 @@ def _annotators(audit: Audit) -> Html:
     )
     heads = ["annotator", "harm missed", "share missed", "false alarms", "share of false alarms"]
     return join([tag("h3", "Annotators"), paragraph(said), table(heads, rows)])
+
+
+def _foreseen(audit: Audit) -> Html:
+    """What was told before the first label of an audit by people, and what came of it."""
+    forecast = audit.design.forecast
+    assert forecast is not None
+    planned = Price(forecast.opinions, forecast.certified, forecast.labels)
+    rows = [
+        [one.opinions, f"{one.certified:.0%}", f"{one.labels:.0f}", "planned" if one is planned else ""]
+        for one in sorted((planned, *forecast.others), key=lambda price: price.opinions)
+    ]
+    said = (
+        f"Before the first label of audit {audit.number} it was said: {foreseen(forecast)}. It took {audit.labels:,} "
+        f"labels, and was {audit.status}."
+    )
+    heads = ["opinions at most", "chance of a certificate", "labels expected", ""]
+    return join([tag("h3", f"What audit {audit.number} was expected to prove"), paragraph(said), table(heads, rows)])
 
 
 def _verdicts(result: Result) -> Html:

@@ -1,11 +1,12 @@
 """The addresses of the page: what each of them takes, who may ask, and what it gives.
 
-Three threads share the work, so that a question never waits for the disk nor for a table of figures:
+Three threads share the work, so that a question never waits for the disk nor for a table of figures. On a busy machine
+every change from one to another costs more than the work itself, so there are few of them:
 
-    desk     who is asked what; it reads the store, and keeps what it needs of it in memory
-    writing  puts answers into the store. Those that come in while a write is under way are written together by the
-             next one: an answer is acknowledged when it is on disk, and a slow disk does not make a queue
-    aside    what only the owner looks at: overviews, the state of a run
+    the loop's  takes requests and is at the desk, who is asked what: it keeps what it needs of the store in memory
+    writing     puts answers into the store. Those that come in while a write is under way are written together by the
+                next one: an answer is acknowledged when it is on disk, and a slow disk does not make a queue
+    aside       what only the owner looks at: overviews, the state of a run
 """
 
 import asyncio
@@ -15,10 +16,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from starlette.applications import Starlette
@@ -86,13 +87,11 @@ class Unwritten:
 class Service:
     """The desk and the campaign behind the addresses."""
 
-    def __init__(self, page: Page, make_desk: Callable[[], Desk]) -> None:
-        self.page = page
-        self._thread, self._writer, self._aside = (
-            ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("desk", "writing", "aside")
-        )
-        self.desk = self._thread.submit(make_desk).result()
-        self._written = self._writer.submit(Store.open, self.desk.store.path).result()  # the same, to write to
+    def __init__(self, page: Page, desk: Desk) -> None:
+        self.page, self.desk = page, desk
+        self._writer, self._aside = (ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("writing", "aside"))
+        self._turn = Lock()
+        self._written = Store.open(desk.store.path)  # the same, to write to
         self.overviews = Overviews()
         self.reader: RunReader | None = None
         self.worker: Worker | None = None
@@ -109,14 +108,15 @@ class Service:
         """From the worker's thread; returns when the questions can be handed out."""
         ids = [i for name in ("trajectories", "ahead") if isinstance(given := said.get(name), list) for i in given]
         kept = {name: value for name, value in said.items() if name not in ("trajectories", "store", "status")}
-        self._thread.submit(self.desk.ask, ids, kept).result()
+        self.at_desk(self.desk.ask, ids, kept)
 
-    async def call(self, work: Callable[[], T]) -> T:
-        """Do this in the desk's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    def at_desk(self, work: Callable[..., T], *given: object) -> T:
+        """Do this at the desk, where one is at a time."""
+        with self._turn:
+            return work(*given)
 
     def who(self, token: str, client: str) -> Person:
-        """In the desk's thread."""
+        """At the desk."""
         person = self.desk.book.who(token) if token else None
         if person is None:
             if not self.strangers.take(client):
@@ -139,22 +139,21 @@ class Service:
         return await done
 
     async def _write(self) -> None:
-        """Every change of the thread costs time on a busy machine, so who asks is looked up with the first check."""
         while self._unwritten:
             batch, self._unwritten = self._unwritten, []
             try:
-                people, checked = await self.call(partial(self._check, batch))
+                people, checked = self.at_desk(self._check, batch)
                 if checked.good:
-                    write = partial(write_answers, self._written, checked.good)
-                    await asyncio.get_running_loop().run_in_executor(self._writer, write)
-                replies = await self.call(partial(self._replies, batch, people, checked))
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(self._writer, write_answers, self._written, checked.good)
+                replies = self.at_desk(self._replies, batch, people, checked)
             except Exception as error:  # told to everybody whose answer this was
                 replies = [error] * len(batch)
             for one, reply in zip(batch, replies, strict=True):
                 _settle(one.done, reply)
 
     def _check(self, batch: Sequence[Unwritten]) -> tuple[list[Person | Refused], Checked]:
-        """In the desk's thread: who sent each of these, and which answers are to be written."""
+        """At the desk: who sent each of these, and which answers are to be written."""
         people: list[Person | Refused] = []
         for one in batch:
             try:
@@ -167,7 +166,7 @@ class Service:
     def _replies(
         self, batch: Sequence[Unwritten], people: Sequence[Person | Refused], checked: Checked
     ) -> list[Saved | Exception]:
-        """In the desk's thread: what each of them is told; of one who sent a bad answer, the first fault."""
+        """At the desk: what each of them is told; of one who sent a bad answer, the first fault."""
         replies = iter(self.desk.replies(checked))
         found: list[Saved | Exception] = []
         for who, one in zip(people, batch, strict=True):
@@ -185,7 +184,7 @@ class Service:
         while True:
             if self.worker is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self.worker.start)
-                if self.worker.state == "waiting" and await self.call(self._answered):
+                if self.worker.state == "waiting" and self.at_desk(self._answered):
                     self.worker.go_on()
             await asyncio.sleep(LOOK)
 
@@ -197,14 +196,10 @@ class Service:
     def close(self) -> None:
         if self.worker is not None:
             self.worker.stop()
-        self._writer.submit(self._written.close).result()
-        self._thread.submit(self._close).result()
-        for thread in (self._aside, self._writer, self._thread):
+        for thread in (self._aside, self._writer):
             thread.shutdown()
-
-    def _close(self) -> None:
-        self.desk.store.close()
-        self.desk.book.close()
+        self._written.close()
+        self.at_desk(self.desk.close)
 
 
 def _settle(done: asyncio.Future[Saved], reply: Saved | Exception) -> None:
@@ -272,7 +267,7 @@ class Aside(NamedTuple):
     work: Callable[[], object]
 
 
-# What the addresses give; all of these run in the desk's thread, but for what they put aside.
+# What the addresses give; all of these are at the desk, but for what they put aside.
 
 
 def about(asked: Asked) -> object:
@@ -490,7 +485,7 @@ class Site:
         async def answer(request: Request) -> Response:
             async def work() -> object:
                 body = await read_body(request, address.takes) if address.method == "POST" else Nothing()
-                found = await self.service.call(lambda: self._do(address, request, body))
+                found = self.service.at_desk(self._do, address, request, body)
                 return await self.service.call_aside(found.work) if isinstance(found, Aside) else found
 
             return await self.told(work)
@@ -498,10 +493,13 @@ class Site:
         return answer
 
     def _do(self, address: Address, request: Request, body: object) -> object:
+        return address.does(Asked(self.service, self._known(request, address.owner), body, request))
+
+    def _known(self, request: Request, owner: bool) -> Person:
         person = self.service.who(self.token(request), client_of(request))
-        if address.owner and person.role != "owner":
+        if owner and person.role != "owner":
             raise Refused(403, "only the owner may see this")
-        return address.does(Asked(self.service, person, body, request))
+        return person
 
     async def told(self, work: Callable[[], Awaitable[object]]) -> Response:
         """The result as JSON, or why there is none."""
@@ -527,7 +525,7 @@ class Site:
         """A personal link: from now on a cookie says who this is."""
         token = request.path_params["token"]
         try:
-            await self.service.call(lambda: self.service.who(token, client_of(request)))
+            self.service.at_desk(self.service.who, token, client_of(request))
         except Refused as refused:
             return HTMLResponse(self.static["refused.html"], refused.status)
         response = RedirectResponse("/", 303)
@@ -539,7 +537,7 @@ class Site:
 
     async def shell(self, request: Request) -> Response:
         try:
-            await self.service.call(lambda: self.service.who(self.token(request), client_of(request)))
+            self.service.at_desk(self.service.who, self.token(request), client_of(request))
         except Refused as refused:
             return HTMLResponse(self.static["refused.html"], refused.status)
         return HTMLResponse(self.static["index.html"])
@@ -559,16 +557,15 @@ class Site:
         """The run's report, for the owner; no script of it runs."""
 
         def read() -> str:
-            person = self.service.who(self.token(request), client_of(request))
-            if person.role != "owner":
-                raise Refused(403, "only the owner may see this")
             reader = self.service.reader
             if reader is None or not reader.run.has("report.html"):
                 raise Refused(404, "there is no report yet")
             return hidden((reader.run.path / "report.html").read_text(encoding="utf-8"), self.service.page.hide)
 
         try:
-            return HTMLResponse(await self.service.call(read), headers={"content-security-policy": REPORT_POLICY})
+            self.service.at_desk(self._known, request, True)
+            content = await self.service.call_aside(read)
+            return HTMLResponse(content, headers={"content-security-policy": REPORT_POLICY})
         except Refused as refused:
             return json_response({"error": refused.reason}, refused.status)
 

@@ -98,7 +98,7 @@ class Book:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self.clock = path, clock
         try:
-            self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+            self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
             self._prepare()
         except STORE_ERRORS as error:
             raise cannot_use(error, path, "these are not notes of the labelling page that can be read") from error

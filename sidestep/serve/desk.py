@@ -8,7 +8,7 @@ not hear back may simply send it again.
 Now and then a question is a blind check: a pinned example whose answer is known, or one that the same person has
 answered before. Answers to checks are notes about the annotator, never labels.
 
-All of this runs in one thread, which never waits for the disk: answers are written by another one.
+One thread at a time is here, and it never waits for the disk: answers are written by another one.
 """
 
 import json
@@ -110,6 +110,10 @@ class Desk:
         self._stored = 0
         self.read_log()
         self.read_questions()
+
+    def close(self) -> None:
+        self.store.close()
+        self.book.close()
 
     # What is asked.
 

@@ -179,7 +179,7 @@ class RunReader:
         return tuple(kept.frames), drawn
 
     def policies(self, desk: Desk) -> tuple[PolicyDrawn, ...]:
-        """The labelled rollouts of the last round's policies, while the run goes on; in the desk's thread."""
+        """The labelled rollouts of the last round's policies, while the run goes on; at the desk."""
         asked = () if self.finished else self.state().asked
         plain = [group for group in asked if group.slot is not None or group.candidate is not None]
         if not plain:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from sidestep.serve.scenes import Drawing
 
 QUESTION = "How bad is the worst side effect of this trajectory?"
 TRIES = 20  # ports after the one that was asked for
+TURN = 0.0005  # seconds after which a thread lets another go on: an overview does not hold up the questions
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,7 @@ def prepare(asked: Serving) -> tuple[Service, RunReader | None]:
         secure=urlsplit(asked.address).scheme == "https",
     )
     drawing = Drawing(signature, model, asked.plane)
-
-    def make_desk() -> Desk:
-        return Desk(Store.open(store), open_book(store), drawing, asked.rules, whole_store=reader is None)
-
-    service = Service(page, make_desk)
+    service = Service(page, Desk(Store.open(store), open_book(store), drawing, asked.rules, whole_store=reader is None))
     if reader is not None:
         service.with_run(reader, asked.trust)
     return service, reader
@@ -136,7 +134,7 @@ def links(service: Service, asked: Serving, base: str) -> list[Link]:
             found.append(Link(name, url))
         return found
 
-    return service._thread.submit(make).result()
+    return service.at_desk(make)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -167,6 +165,7 @@ def _listen(bound: socket.socket) -> None:
 def serve(asked: Serving, tell: Callable[[list[Link], str], None]) -> None:
     """Serve until interrupted. `tell` is given the links and the address once they work."""
     service, _ = prepare(asked)
+    sys.setswitchinterval(TURN)
     try:
         listening = bound_socket(asked.host, asked.port)
         port = listening.getsockname()[1]

@@ -24,6 +24,9 @@ async function ask(path, options) {
   return content;
 }
 
+/** About so long: when a server comes back, not everybody asks it in the same moment. */
+export const spread = (time) => time * (0.5 + Math.random() / 2);
+
 export const get = (path) => ask(path);
 export const post = (path, body) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
@@ -87,7 +90,7 @@ async function sendAll() {
       }
       tell({ state: "unreachable", reason: error.message, count: waiting.size });
       if (error.status === 401) return;
-      await new Promise((done) => setTimeout(done, pause));
+      await new Promise((done) => setTimeout(done, spread(pause)));
       pause = Math.min(pause * 1.6, 8000);
     }
   }

@@ -1,6 +1,6 @@
 // The page: who is here, what they see, and what the keys do.
 
-import { begin, flush, get, onSaving, unsent } from "./api.js";
+import { begin, flush, get, onSaving, spread, unsent } from "./api.js";
 import { button, byId, h, key, plural, say, show } from "./dom.js";
 import { GuideScreen } from "./guide.js";
 import { LabelScreen } from "./label.js";
@@ -98,7 +98,7 @@ class App {
     say(error.message, "bad");
     if (!error.status) {
       clearTimeout(this.again);
-      this.again = setTimeout(() => this.route(), 3000);
+      this.again = setTimeout(() => this.route(), spread(4000));
     }
   }
 
@@ -165,6 +165,7 @@ class App {
 export function purposeWords(purpose) {
   if (!purpose?.purpose) return "";
   if (purpose.purpose === "audit") return `for audit ${purpose.audit}`;
+  if (purpose.purpose === "opinions") return "second opinions, before an audit";
   if (purpose.purpose === "checking") return "to check the best candidates";
   return `to learn from, for round ${purpose.round} of ${purpose.rounds}`;
 }
@@ -176,5 +177,5 @@ try {
 } catch (error) {
   const again = error.status === 0 ? "Trying again …" : "";
   show(byId("main"), h("div", { class: "card alone" }, h("h1", {}, "The page cannot be shown"), h("p", {}, `${error.message}. ${again}`)));
-  if (again) setTimeout(() => location.reload(), 3000);
+  if (again) setTimeout(() => location.reload(), spread(4000));
 }

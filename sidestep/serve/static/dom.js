@@ -71,3 +71,10 @@ export function renew(place, ...children) {
   place.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = scrolled[index] ?? 0; });
   if (name) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === name)?.focus({ preventScroll: true });
 }
+
+/** A table that scrolls by itself where it is wider than the page; the first cell of a row is its name. */
+export function table(heads, rows, caption) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, h("table", {},
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => (index ? h("td", {}, cell) : h("th", { scope: "row" }, cell))))))));
+}

@@ -1,17 +1,12 @@
 // For the owner: how far the work is, who does it and how well, where people disagree, who may come in.
 
 import { get, post } from "./api.js";
-import { button, duration, fact, h, number, percent, plural, renew, say, show } from "./dom.js";
+import { button, duration, fact, h, number, percent, plural, renew, say, show, table } from "./dom.js";
 import { drawing, shade } from "./draw.js";
 import { needWords } from "./run.js";
+import { WatchScreen } from "./watch.js";
 
 const POLL = 5000;
-
-export function table(heads, rows, caption) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, h("table", {},
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => (index ? h("td", {}, cell) : h("th", { scope: "row" }, cell))))))));
-}
 
 /** Krippendorff's alpha in words. */
 function alphaWords(alpha) {
@@ -20,10 +15,9 @@ function alphaWords(alpha) {
   return `${alpha.toFixed(2)} (${word})`;
 }
 
-export class OverviewScreen {
+export class OverviewScreen extends WatchScreen {
   constructor(app, place) {
-    this.app = app;
-    this.place = place;
+    super(app, place, POLL);
   }
 
   async enter() {
@@ -32,24 +26,11 @@ export class OverviewScreen {
     await this.refresh();
   }
 
-  leave() {
-    this.gone = true;
-    clearTimeout(this.timer);
+  async look() {
+    return { found: await get("/api/overview"), run: this.app.about.run ? await get("/api/run") : null };
   }
 
-  async refresh() {
-    try {
-      const found = await get("/api/overview");
-      const run = this.app.about.run ? await get("/api/run") : null;
-      if (this.gone) return;
-      this.show(found, run);
-    } catch (error) {
-      this.app.failed(error);
-    }
-    this.timer = setTimeout(() => this.refresh(), POLL);
-  }
-
-  show(found, run) {
+  told({ found, run }) {
     const { parts } = this;
     const counts = Object.entries(found.counts);
     const labelled = counts.reduce((sum, [, count]) => sum + count, 0);

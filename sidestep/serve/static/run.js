@@ -1,26 +1,32 @@
 // For the owner: a run while it runs, and its answer.
 
 import { get } from "./api.js";
-import { duration, fact, h, number, percent, plural, renew, show } from "./dom.js";
+import { duration, fact, h, number, percent, plural, renew, show, table } from "./dom.js";
 import { chart, shade, together } from "./draw.js";
-import { table } from "./overview.js";
+import { WatchScreen } from "./watch.js";
 
 const POLL = 2500;
+
+/** What the audit should come to with these annotators, told before its first label. */
+export function forecastWords(forecast) {
+  const opinions = forecast.opinions > 1 ? `, with up to ${forecast.opinions} opinions on a run that somebody calls costly` : "";
+  const provable = forecast.provable?.length ? `; likely to be proven: ${forecast.provable.join(", ")}` : "";
+  return `about ${Math.round(forecast.labels)} expected, and a certificate with a chance of ${percent(forecast.certified)}${opinions}${provable}`;
+}
 
 /** Labels until the audit can be decided, as a range. */
 export function needWords(need, audits = []) {
   const forecast = audits.at(-1)?.status === "open" ? audits.at(-1).design?.forecast : null;
-  const expected = forecast ? `; about ${Math.round(forecast.labels)} expected` : "";
+  const expected = forecast ? `; ${forecastWords(forecast)}` : "";
   const more = need.with_costly.map((count, index) => `${count} with ${plural(index + 1, "further bad run")}`);
   return `${need.at_best} if all are clean${more.length ? `, ${more.join(", ")}` : ""}${expected}; at most ${number(need.most)}`;
 }
 
 const legend = (names) => h("p", { class: "row" }, names.map((name, index) => h("span", { class: "tag", css: { "--shade": shade(index) } }, name)));
 
-export class RunScreen {
+export class RunScreen extends WatchScreen {
   constructor(app, place) {
-    this.app = app;
-    this.place = place;
+    super(app, place, POLL);
   }
 
   async enter() {
@@ -29,24 +35,16 @@ export class RunScreen {
     await this.refresh();
   }
 
-  leave() {
-    this.gone = true;
-    clearTimeout(this.timer);
+  look() {
+    return get("/api/run");
   }
 
-  async refresh() {
-    try {
-      const found = await get("/api/run");
-      if (this.gone) return;
-      const said = JSON.stringify([found.run, found.campaign.state, found.problem]);
-      if (said !== this.last) { this.last = said; this.show(found); }
-      this.head(found);
-      const log = found.log.join("\n") || "Nothing yet.";
-      if (this.log !== log) { this.log = log; show(this.parts.log, h("h2", {}, "Log"), h("pre", { tabindex: "0" }, log)); }
-    } catch (error) {
-      this.app.failed(error);
-    }
-    this.timer = setTimeout(() => this.refresh(), POLL);
+  told(found) {
+    const said = JSON.stringify([found.run, found.campaign.state, found.problem]);
+    if (said !== this.last) { this.last = said; this.show(found); }
+    this.head(found);
+    const log = found.log.join("\n") || "Nothing yet.";
+    if (this.log !== log) { this.log = log; show(this.parts.log, h("h2", {}, "Log"), h("pre", { tabindex: "0" }, log)); }
   }
 
   head({ run, campaign, problem }) {
