@@ -8,7 +8,7 @@
 
 writes sweep-frontier, sweep-points, sweep-kill and scaling (.json, .md). `kill` makes the same sweep twice, the
 second time with a worker killed in its first round, and compares the answers bit by bit. Its campaigns are short ones:
-300 labels with marks, few rounds and epochs, no lookahead. It goes on where it was stopped. `scaling` makes a
+300 labels with marks, few rounds and epochs. It goes on where it was stopped. `scaling` makes a
 small sweep of Driving with one worker and with two. `schedule` computes from the measured seconds of a sweep's jobs how
 long 1 to 100 workers would take, also with more seeds: jobs begin in their order as soon as what they need is done, and
 each takes some time of the one process that gives jobs out and takes their files. Both write their part of `scaling`.
@@ -110,7 +110,6 @@ def _short(options) -> Request:
         seed=options.first_seed,
         seeds=options.seeds,
         campaign={"labels": options.labels, **SHORT},
-        planning={"lookahead_rounds": 0},
     )
 
 

@@ -10,7 +10,6 @@ from test_lookahead import CONFIG, Hills, same
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.planning import bank
 from sidestep.planning.bank import BankSchedule, GradientBank
-from sidestep.planning.methods import Lookahead
 from sidestep.safety.counted import CountedEvents
 from sidestep.safety.hazard import HazardModel
 
@@ -47,7 +46,7 @@ def test_the_last_planning_ends_when_nothing_gets_better(made, monkeypatch):
     polished, safety = made
     monkeypatch.setattr(bank, "PATIENCE", 1)
     monkeypatch.setattr(bank, "CLEARLY", 1e9)
-    polished.begin_polish(safety, TOLERANCES, lost=False, ceiling=0.0)
+    polished.begin_polish(safety, TOLERANCES, lost=False)
     first = polished.polish(safety)
     assert not first.finished
     assert polished.polish(safety).finished, "the second test of four"
@@ -64,33 +63,31 @@ def test_without_a_search_the_first_round_goes_on_from_random_policies(made):
     assert np.all(np.asarray(bank_without.learners.epoch) == SCHEDULE.round_epochs)
 
 
-def test_the_last_planning_ends_with_lookahead_for_the_loosest_slots():
+def test_the_last_planning_anneals_the_loosest_slots_in_the_end():
     safety = CountedEvents(1, 1, 3, key=jax.random.key(1))
     constraints = tuple(parse_constraints(["none>=0.9"], Scale()))
-    planning = replace(CONFIG, lookahead=Lookahead(rounds=1))
     schedule = replace(SCHEDULE, polish_epochs=1)
-    looking = GradientBank(Hills(), constraints, planning, schedule, safety, jax.random.key(0), None)
-    looking.begin_polish(safety, TOLERANCES, lost=False, ceiling=5.0)
-    assert looking.phase == "gradient"
-    first = looking.polish(safety)
-    assert (first.phase, len(first.rows), looking.phase) == ("gradient", 4, "lookahead")
-    cut = looking.polishing.learners
+    annealing = GradientBank(Hills(), constraints, CONFIG, schedule, safety, jax.random.key(0), None)
+    annealing.begin_polish(safety, TOLERANCES, lost=False)
+    assert annealing.phase == "gradient"
+    first = annealing.polish(safety)
+    assert (first.phase, len(first.rows), annealing.phase) == ("gradient", 4, "annealing")
+    cut = annealing.polishing.learners
     assert {head.squash for head in cut.policy.heads} == {"clip"}
-    assert np.array_equal(cut.tolerances, TOLERANCES[-bank.LOOKING :].astype(np.float32))
-    for epoch in range(1, bank.FINE_EPOCHS + 1):
-        second = looking.polish(safety)
-        assert (second.phase, list(second.slots), second.finished) == ("lookahead", [2, 3], False)
-        assert (second.rows[0].epoch, int(looking.polishing.looks)) == (epoch, 0)
-    prices = np.asarray(looking._with_prices(looking.polishing).multipliers.value)
-    assert (prices >= bank.LOOK_PRICE * np.asarray(looking.polishing.learners.multipliers.value)).all()
-    saved = looking.state
-    looking.expect(safety, "lookahead")
-    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (looking.state, saved)]
+    assert np.array_equal(cut.tolerances, TOLERANCES[-bank.ANNEALED :].astype(np.float32))
+    second = annealing.polish(safety)
+    assert (second.phase, list(second.slots), second.finished) == ("annealing", [2, 3], False)
+    assert [row.seed_index for row in second.rows] == [2, 3]
+    saved = annealing.state
+    annealing.expect(safety, "annealing")
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (annealing.state, saved)]
     assert shapes[0] == shapes[1], "a checkpoint of this phase can be loaded"
-    looking.state = saved
-    looks = [looking.polish(safety)]
-    while not looks[-1].finished:
-        looks.append(looking.polish(safety))
-    assert [row.seed_index for row in looks[0].rows] == [2, 3]
-    assert len(looks) == bank.LOOKS or looks[-1].rows[0].train_lookahead_gain <= 0.0
-    assert looking.polishing is None
+    annealing.state = saved
+    tests = [second]
+    while not tests[-1].finished:
+        tests.append(annealing.polish(safety))
+    assert [test.rows[0].epoch for test in tests] == [2, 4, 6, 8, 10, 12]
+    noise = [np.exp(np.asarray(test.policies.log_std)).max() for test in tests]
+    assert noise == sorted(noise, reverse=True), "it falls from test to test"
+    assert noise[-1] == pytest.approx(bank.ANNEAL_NOISE_END, rel=0.01)
+    assert annealing.polishing is None

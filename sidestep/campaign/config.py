@@ -128,6 +128,7 @@ _IDLE_PLANNING: dict[str, dict[str, str]] = {
         "test_every": _SET_BY_ROUNDS,
         "search_population": "the searches of a campaign have a population of their own",
         "margin": "the tolerances of a campaign follow from what its audits can certify",
+        "lookahead_rounds": "the last planning of a campaign anneals its policies instead",
     },
     "network of pairs": {"margin": "the network may cost what the exact optimum costs"},
 }

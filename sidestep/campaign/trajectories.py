@@ -32,7 +32,7 @@ from sidestep.safety.pattern import learned_pattern
 from sidestep.safety.report import FitReport
 
 EXPLORING, FITTING, PLANNING, ASKING = range(4)  # streams of keys that never meet
-NAMES = {"gradient": "polished", "lookahead": "improved"}  # of the policies' files, by the phase that they come from
+NAMES = {"gradient": "polished", "annealing": "annealed"}  # of the policies' files, by the phase that they come from
 STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
 
 
@@ -162,8 +162,7 @@ class TrajectoryStrategy:
         candidates = [candidate for earlier in range(state.round) for candidate in self._reconsidered(earlier)]
         if self.setting.forked:
             self.bank.start_nearest(tolerances)
-        ceiling = max(slot.mean_return for one in state.rounds for slot in one.slots)
-        self.bank.begin_polish(self.planned, tolerances, before, ceiling)
+        self.bank.begin_polish(self.planned, tolerances, before)
         blank = [PlanRow() for _ in range(SLOTS)]
         done = self._round(state, blank, tolerances, evidence.optimism, report, time.perf_counter() - began)
         spec, store = self.setting.model.spec, self.setting.store

@@ -19,7 +19,6 @@ from sidestep.core.model import Model, Trajectory
 from sidestep.finite.tabular import HorizonPolicy, TabularPolicy
 from sidestep.planning.config import PlanConfig
 from sidestep.planning.learner import Learner
-from sidestep.planning.lookahead import prices
 from sidestep.planning.methods import Pathwise
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, retarget
@@ -37,13 +36,15 @@ POLISH: dict[str, str | int | float] = {
     "test_batch": 1000,
     "search_rounds": 0,
 }
-LOOKING = 2  # slots, the loosest, whose policies are improved by lookahead in the end: the answer is often one of them
-LOOKS = 2  # such improvements at most, each with its test
-LOOK_PRICE = 2.5  # by which prices rise before the first: few draws of the noise show rare costs too seldom
-# Before them, more epochs with a finer gradient. On Navigation, from the same policies, 800 epochs lower the gap to the
-# frontier from 2.5 to 1.3 with the usual noise, to 1.5 with that of POLISH. A cap of 1 in place of 5 lowers that of a
-# fresh plan from 1.3 to 1.0: what counts is whether a trajectory does harm, and not how deep in it is.
-FINE_BATCH, FINE_CAP, FINE_EPOCHS = 500, 1.0, 3  # trajectories; `PathwiseCost.cap`; epochs, in those of the first phase
+# Then the policies of the loosest slots, of which the answer is often one, are cut at their bounds and annealed:
+# trained with noise that falls from a quarter of an action's range to almost nothing. Noise smooths what is a choice
+# (one way or the other, by what was counted so far), and its slow end sharpens the choice again. With an exact
+# counter as safety model this lowers the gap to Navigation's frontier from 1.9 to 0.5, and to 0.9 with noise of 0.2.
+# With a cap of 1 it counts whether a trajectory does harm, and not how deep in it is (benchmarks/gap.py).
+ANNEALED = 2  # slots
+ANNEAL_BATCH, ANNEAL_CAP = 500, 1.0  # trajectories; `PathwiseCost.cap`
+ANNEAL_NOISE, ANNEAL_NOISE_END = 0.5, 0.003
+ANNEAL_EPOCHS, ANNEAL_TESTS = 12, 6  # epochs, in those of the first phase; tests
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -104,13 +105,8 @@ class PolicyBank(Protocol):
         """Go on, for each of these tolerances, from the policy that was planned at the nearest one."""
         ...
 
-    def begin_polish(
-        self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool, ceiling: float
-    ) -> None:
-        """Make ready for the last planning, against the final safety model.
-
-        `ceiling`: the highest return of a policy of the rounds, whatever it cost.
-        """
+    def begin_polish(self, safety: SafetyModel, tolerances: Float[np.ndarray, "slot constraint"], lost: bool) -> None:
+        """Make ready for the last planning, against the final safety model."""
         ...
 
     @property
@@ -142,16 +138,12 @@ class Polishing(eqx.Module):
     learners: Learner
     best: np.ndarray  # (slot,): the highest return of a policy within its slot's tolerances; -inf until there was one
     stale: np.ndarray  # tests since a slot last had a better one
-    ceiling: np.ndarray  # see `PolicyBank.begin_polish`
 
 
-class Looking(eqx.Module):
+class Annealing(eqx.Module):
     """The last planning between two tests of its second phase: policies of the loosest slots, cut at their bounds."""
 
     learners: Learner
-    looks: np.ndarray  # improvements by lookahead so far
-    returns: np.ndarray  # (slot,) of the last test
-    ceiling: np.ndarray  # see `PolicyBank.begin_polish`
 
 
 class GradientBank:
@@ -183,11 +175,11 @@ class GradientBank:
         changes = {"learning_rate": rate, "epochs": schedule.polish_epochs, "test_every": schedule.polish_test}
         last = with_options(config, {**POLISH, **changes})
         self.polisher = Planner(model, safety, constraints, last, label)
-        self.improver = Planner(model, safety, constraints, _fine(last, config, planning), label)
-        self.looking = range(schedule.slots)[-LOOKING:]
+        self.annealer = Planner(model, safety, constraints, _annealed(last), label)
+        self.annealed = range(schedule.slots)[-ANNEALED:]
         self.keys = jax.random.split(key, schedule.slots)
         self.learners = self.planner.start(self.keys, search=False).learners
-        self.polishing: Polishing | Looking | None = None
+        self.polishing: Polishing | Annealing | None = None
 
     @property
     def state(self) -> PyTree:
@@ -220,36 +212,35 @@ class GradientBank:
         picks = np.abs(ratios).max(axis=-1).argmin(axis=1)
         self.learners = replace(picked([self.learners], picks), key=self.keys)
 
-    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool, ceiling: float) -> None:
+    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
         """Go on with policies that see the safety model's memory, which the best ones need: some side effects are
         only such the second time."""
         self.planner.set_safety_model(safety)
         self.polisher.set_safety_model(safety)
         searching = lost or self.schedule.searching_rounds > self.schedule.rounds
         before = self._select_starts(self.schedule.rounds, tolerances, lost) if searching else self.learners
-        self.polishing = _first(self._remembering(before, safety, tolerances), ceiling)
+        self.polishing = _first(self._remembering(before, safety, tolerances))
 
     @property
     def phase(self) -> Phase:
         if self.polishing is None:
             return ""
-        return "lookahead" if isinstance(self.polishing, Looking) else "gradient"
+        return "annealing" if isinstance(self.polishing, Annealing) else "gradient"
 
     def expect(self, safety: SafetyModel, phase: Phase) -> None:
         self.polisher.set_safety_model(safety)
         self.polishing = None
         if phase:
             learners = self._remembering(self.learners, safety, np.asarray(self.learners.tolerances))
-            first = _first(learners, 0.0)
-            chosen = self._looking_at(learners)
-            cut = replace(chosen, policy=chosen.policy.cut_at_bounds())
-            self.polishing = first if phase == "gradient" else _first_look(cut, first.ceiling)
+            chosen = picked([learners], np.array(self.annealed))
+            cut = Annealing(replace(chosen, policy=chosen.policy.cut_at_bounds()))
+            self.polishing = _first(learners) if phase == "gradient" else cut
 
     def polish(self, safety: SafetyModel) -> Polished:
-        """Up to the next test: first by gradients, then by lookahead."""
-        if isinstance(self.polishing, Looking):
-            self.improver.set_safety_model(safety)
-            return self._polish_by_lookahead(self.polishing)
+        """Up to the next test of the first phase, or of the second."""
+        if isinstance(self.polishing, Annealing):
+            self.annealer.set_safety_model(safety)
+            return self._anneal(self.polishing)
         assert self.polishing is not None
         self.polisher.set_safety_model(safety)
         return self._polish_by_gradient(self.polishing, safety)
@@ -268,50 +259,27 @@ class GradientBank:
         none_yet = not np.isfinite(best).any()
         stale = 0 if better.any() or none_yet else int(polishing.stale) + 1
         done = int(learners.epoch[0]) >= self.polisher.config.epochs or stale >= PATIENCE
-        # Lookahead reads the safety model's memory in millions of steps: with recurrent networks that takes minutes.
-        looks = self.improver.config.lookahead is not None and isinstance(safety, CountedEvents)
+        # Annealing takes a million trajectories: with recurrent networks as safety model that would be minutes.
+        anneals = isinstance(self.polisher.config.reward, Pathwise) and isinstance(safety, CountedEvents)
         restarted = _restarted(learners, returns, costs)
         if not done:
             highest = np.where(better, returns, best).astype(np.float32)
-            self.polishing = Polishing(restarted, highest, np.array(stale), polishing.ceiling)
+            self.polishing = Polishing(restarted, highest, np.array(stale))
         else:
-            self.polishing = self._begin_looking(restarted, safety, polishing.ceiling) if looks else None
-        return Polished("gradient", rows, learners.policy, range(self.schedule.slots), done and not looks)
+            self.polishing = self._begin_annealing(restarted, safety) if anneals else None
+        return Polished("gradient", rows, learners.policy, range(self.schedule.slots), done and not anneals)
 
-    def _looking_at(self, learners: Learner) -> Learner:
-        return picked([learners], np.array(self.looking))
+    def _begin_annealing(self, learners: Learner, safety: SafetyModel) -> Annealing:
+        self.annealer.set_safety_model(safety)
+        return Annealing(self.annealer.cut_at_bounds(picked([learners], np.array(self.annealed))))
 
-    def _begin_looking(self, learners: Learner, safety: SafetyModel, ceiling: np.ndarray) -> Looking:
-        self.improver.set_safety_model(safety)
-        cut = self.improver.cut_at_bounds(self._looking_at(learners))
-        return _first_look(cut, ceiling)
-
-    def _with_prices(self, looking: Looking) -> Learner:
-        """With prices at which no gain up to the ceiling is worth a side effect for certain."""
-        learners, config = looking.learners, self.improver.config
-        values = learners.multipliers.value
-        ones = replace(learners, multipliers=replace(learners.multipliers, value=jnp.ones_like(values)))
-        units = eqx.filter_vmap(lambda learner: prices(config, learner))(ones)
-        least = (looking.ceiling - looking.returns)[:, None] / np.asarray(units)
-        raised = LOOK_PRICE * jnp.maximum(values, jnp.asarray(least, values.dtype))
-        return replace(learners, multipliers=replace(learners.multipliers, value=raised))
-
-    def _polish_by_lookahead(self, looking: Looking) -> Polished:
-        """Epochs of a finer gradient, then lookahead, as long as gains are proven."""
-        learners = looking.learners
-        if int(learners.epoch[0]) < self.improver.config.epochs:
-            state, rows = self.improver.advance(_as_state(learners), look=False)
-            looks, finished = looking.looks, False
-        else:
-            learners = learners if looking.looks else self._with_prices(looking)
-            state, rows = self.improver.look_ahead(_as_state(learners))
-            looks = looking.looks + 1
-            finished = int(looks) >= LOOKS or not any(float(row.train_lookahead_gain) > 0.0 for row in rows)
-        returns = np.array([row.mean_return for row in rows], np.float32)
-        kept = replace(looking, learners=state.learners, looks=np.asarray(looks), returns=returns)
-        self.polishing = None if finished else kept
-        rows = [replace(row, seed_index=slot) for slot, row in zip(self.looking, rows, strict=True)]
-        return Polished("lookahead", rows, state.learners.policy, self.looking, finished)
+    def _anneal(self, annealing: Annealing) -> Polished:
+        """Up to the next test, with less noise than before."""
+        state, rows = self.annealer.advance(_as_state(annealing.learners))
+        finished = int(state.learners.epoch[0]) >= self.annealer.config.epochs
+        self.polishing = None if finished else Annealing(state.learners)
+        rows = [replace(row, seed_index=slot) for slot, row in zip(self.annealed, rows, strict=True)]
+        return Polished("annealing", rows, state.learners.policy, self.annealed, finished)
 
     def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""
@@ -360,22 +328,19 @@ class GradientBank:
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
 
 
-def _fine(last: PlanConfig, usual: PlanConfig, planning: PlanConfig) -> PlanConfig:
-    """The settings of the last planning's second phase: cut at the bounds, with the usual step size and noise."""
-    cost = usual.constraint and replace(usual.constraint, cap=FINE_CAP)
-    reward = replace(usual.reward, batch=FINE_BATCH) if isinstance(usual.reward, Pathwise) else last.reward
-    epochs, rate = FINE_EPOCHS * last.epochs, usual.learning_rate
-    methods = replace(last, reward=reward, constraint=cost, lookahead=planning.lookahead)
-    return replace(methods, squash="clip", epochs=epochs, learning_rate=rate)
+def _annealed(last: PlanConfig) -> PlanConfig:
+    """The settings of the last planning's second phase."""
+    if not isinstance(last.reward, Pathwise):
+        return last
+    reward = replace(last.reward, batch=ANNEAL_BATCH, noise_start=ANNEAL_NOISE, noise_end=ANNEAL_NOISE_END)
+    cost = last.constraint and replace(last.constraint, cap=ANNEAL_CAP)
+    rate, epochs = last.learning_rate / POLISH_RATE, ANNEAL_EPOCHS * last.epochs
+    methods = replace(last, reward=reward, constraint=cost, squash="clip", learning_rate=rate)
+    return replace(methods, epochs=epochs, test_every=epochs // ANNEAL_TESTS)
 
 
-def _first(learners: Learner, ceiling: float) -> Polishing:
-    none_yet = np.full(len(learners.epoch), -np.inf, np.float32)
-    return Polishing(learners, none_yet, np.array(0), np.array(ceiling, np.float32))
-
-
-def _first_look(learners: Learner, ceiling: np.ndarray) -> Looking:
-    return Looking(learners, np.array(0), np.zeros(len(learners.epoch), np.float32), ceiling)
+def _first(learners: Learner) -> Polishing:
+    return Polishing(learners, np.full(len(learners.epoch), -np.inf, np.float32), np.array(0))
 
 
 def _restarted(learners: Learner, returns: np.ndarray, costs: np.ndarray) -> Learner:

@@ -124,20 +124,13 @@ class Planner:
             state, rows = self.advance(state)
             yield state, rows
 
-    def advance(self, state: PlannerState, *, look: bool = True) -> tuple[PlannerState, list[PlanRow]]:
-        """Train up to the next test, and test; with `look`, improve by lookahead before it where that is due."""
+    def advance(self, state: PlannerState) -> tuple[PlannerState, list[PlanRow]]:
+        """Train up to the next test, improve by lookahead where that is due, and test."""
         begun = time.perf_counter()
         learners, training = self._chunk(self.problem.safety, state.learners)
-        if look and self._looks_ahead(int(learners.epoch[0])):
+        if self._looks_ahead(int(learners.epoch[0])):
             learners, training["lookahead_gain"] = self._lookahead(self.problem.safety, learners)
         return self._after(replace(state, learners=learners), training, begun)
-
-    def look_ahead(self, state: PlannerState) -> tuple[PlannerState, list[PlanRow]]:
-        """Improve by lookahead in place of training up to the next test, and test."""
-        begun = time.perf_counter()
-        learners, gains = self._lookahead(self.problem.safety, state.learners)
-        learners = replace(learners, epoch=learners.epoch + self.config.test_every)
-        return self._after(replace(state, learners=learners), {"lookahead_gain": gains}, begun)
 
     def cut_at_bounds(self, learners: Learner) -> Learner:
         """Learners at their first epoch, whose policies act alike and are cut at their bounds."""

@@ -11,7 +11,7 @@ from sidestep.runtime.files import Json, JsonObject
 if TYPE_CHECKING:  # `--help` loads this file, and need not wait for NumPy
     import numpy as np
 
-Phase = Literal["", "gradient", "lookahead"]  # of a campaign's last planning; the first is before it
+Phase = Literal["", "gradient", "annealing"]  # of a campaign's last planning; the first is before it
 Numbers = tuple[Number, ...]
 NONE = Number(nan)  # what a method or a problem does not have; of several numbers, an empty tuple
 

@@ -108,7 +108,7 @@ class TableBank:
     def _predicted(self, policies: np.ndarray, safety: SafetyModel) -> list[PlanRow]:
         return self.predict(TabularPolicy(jnp.asarray(policies, float), self.model), safety)
 
-    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool, ceiling: float) -> None:
+    def begin_polish(self, safety: SafetyModel, tolerances: np.ndarray, lost: bool) -> None:
         self.tolerances = tolerances
 
     def expect(self, safety: SafetyModel, phase: Phase) -> None:
