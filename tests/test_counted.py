@@ -12,7 +12,7 @@ from sidestep.core.model import Trajectory
 from sidestep.safety.base import predict
 from sidestep.safety.boxes import running
 from sidestep.safety.config import FitConfig
-from sidestep.safety.counted import CountedEvents
+from sidestep.safety.counted import SIDES, CountedEvents, idle_sides, pruned
 from sidestep.safety.families import normalised
 from sidestep.safety.fit_counted import (
     ascend,
@@ -112,6 +112,18 @@ def test_ascent_raises_the_likelihood_and_predicts(boxed):
     fresh = walks(400, 4)
     truth, _ = categories_and_marks(in_a_box(fresh), "count")
     assert np.mean((predict(fitted, fresh)[:, 0] > 0.5) == (truth == 0)) > 0.97
+
+
+def test_a_pruned_detector_is_smaller_and_answers_the_same(boxed):
+    model, walked, _, _ = boxed
+    smaller = pruned(model)
+    assert smaller.directions.shape[:2] < model.directions.shape[:2]
+    np.testing.assert_allclose(predict(smaller, walked), predict(model, walked), atol=1e-5)
+    always = pruned(idle_sides(model))
+    assert always.directions.shape[:2] == (1, 1), "every side holds; the other region is never there"
+    np.testing.assert_allclose(predict(always, walked), predict(idle_sides(model), walked), atol=1e-5)
+    dense = pruned(CountedEvents(2, 2, 3, key=jax.random.key(0)))
+    assert dense.directions.shape[1] == SIDES, "sides that look at something stay"
 
 
 def test_a_mark_that_is_off_by_a_step_or_two_costs_little(boxed):

@@ -26,7 +26,7 @@ from sidestep.planning.rows import Phase, PlanRow
 from sidestep.policies.networks import NetworkPolicy, with_memory
 from sidestep.runtime.parallel import picked
 from sidestep.safety.base import SafetyModel
-from sidestep.safety.counted import CountedEvents
+from sidestep.safety.counted import CountedEvents, pruned
 
 POLISH: dict[str, str | int | float] = {
     "observe": "memory",
@@ -239,8 +239,8 @@ class GradientBank:
     def polish(self, safety: SafetyModel) -> Polished:
         """Up to the next test of the first phase, or of the second."""
         if isinstance(self.polishing, Annealing):
-            self.annealer.set_safety_model(safety)
-            return self._anneal(self.polishing)
+            assert isinstance(safety, CountedEvents)
+            return self._anneal(self.polishing, safety)
         assert self.polishing is not None
         self.polisher.set_safety_model(safety)
         return self._polish_by_gradient(self.polishing, safety)
@@ -273,13 +273,16 @@ class GradientBank:
         self.annealer.set_safety_model(safety)
         return Annealing(self.annealer.cut_at_bounds(picked([learners], np.array(self.annealed))))
 
-    def _anneal(self, annealing: Annealing) -> Polished:
-        """Up to the next test, with less noise than before."""
-        state, rows = self.annealer.advance(_as_state(annealing.learners))
-        finished = int(state.learners.epoch[0]) >= self.annealer.config.epochs
-        self.polishing = None if finished else Annealing(state.learners)
+    def _anneal(self, annealing: Annealing, safety: CountedEvents) -> Polished:
+        """Up to the next test, with less noise than before. A smaller safety model gives the same answers sooner."""
+        smaller = pruned(safety)
+        self.annealer.set_safety_model(smaller)
+        state, rows = self.annealer.advance(_as_state(_observing(annealing.learners, smaller)))
+        learners = _observing(state.learners, safety)
+        finished = int(learners.epoch[0]) >= self.annealer.config.epochs
+        self.polishing = None if finished else Annealing(learners)
         rows = [replace(row, seed_index=slot) for slot, row in zip(self.annealed, rows, strict=True)]
-        return Polished("annealing", rows, state.learners.policy, self.annealed, finished)
+        return Polished("annealing", rows, learners.policy, self.annealed, finished)
 
     def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""
@@ -326,6 +329,14 @@ class GradientBank:
             picks = select_starts(returns, costs, tolerances)
             stacked = picked(learners, picks)
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
+
+
+def _observing(learners: Learner, safety: SafetyModel) -> Learner:
+    """Learners whose policies see the memory of this safety model."""
+    runs = len(learners.epoch)
+    stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (runs, *leaf.shape)), safety)
+    policy = learners.policy
+    return replace(learners, policy=replace(policy, observer=replace(policy.observer, safety=stacked)))
 
 
 def _annealed(last: PlanConfig) -> PlanConfig:

@@ -32,6 +32,7 @@ LIMIT = 8  # counts and runs above it are not told apart
 SHARPNESS = 20.0  # of an idle side
 SOFTNESS = 0.02  # of a fresh threshold: statistics are whole numbers, and labels that are wrong have lapses
 IDLE = 20.0  # argument of a side that holds for every step
+ALWAYS = 15.0  # argument above which a side that heeds nothing is taken to hold for every step: sigmoid(-15) = 3e-7
 
 
 class Movable(Frozen):
@@ -240,6 +241,18 @@ def _log_complement(a: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 def _log_minus_log_complement(a: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """log(-log(1 - p)) for p = exp(-exp(a)): log p where p is close to 0."""
     return jnp.where(a > 2.3, -jnp.exp(jnp.minimum(a, 9.0)), jnp.log(-_log_complement(jnp.minimum(a, 2.3))))
+
+
+def pruned(model: CountedEvents) -> CountedEvents:
+    """The same answers from a smaller detector: without sides that hold for every step, and regions that never do."""
+    heeds = np.any(np.asarray(model.directions * model.movable.directions) != 0.0, axis=2)
+    constant = np.where(heeds, 0.0, np.asarray(jnp.exp(model.log_sharpness) * model.offsets))
+    regions = np.flatnonzero(~np.any(constant < -ALWAYS, axis=1))
+    regions = regions if len(regions) else np.arange(1)
+    needed = constant[regions] <= ALWAYS
+    sides = np.argsort(~needed, axis=1, kind="stable")[:, : max(int(needed.sum(axis=1).max()), 1)]
+    where = lambda m: (m.directions, m.offsets, m.log_sharpness, m.movable.directions)  # noqa: E731
+    return eqx.tree_at(where, model, tuple(part[regions[:, None], sides] for part in where(model)))
 
 
 def idle_sides(model: CountedEvents) -> CountedEvents:
