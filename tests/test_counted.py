@@ -117,7 +117,7 @@ def test_ascent_raises_the_likelihood_and_predicts(boxed):
 def test_a_pruned_detector_is_smaller_and_answers_the_same(boxed):
     model, walked, _, _ = boxed
     smaller = pruned(model)
-    assert smaller.directions.shape[:2] < model.directions.shape[:2]
+    assert np.all(np.array(smaller.directions.shape) < model.directions.shape)
     np.testing.assert_allclose(predict(smaller, walked), predict(model, walked), atol=1e-5)
     always = pruned(idle_sides(model))
     assert always.directions.shape[:2] == (1, 1), "every side holds; the other region is never there"

@@ -44,7 +44,7 @@ POLISH: dict[str, str | int | float] = {
 ANNEALED = 2  # slots
 ANNEAL_BATCH, ANNEAL_CAP = 500, 1.0  # trajectories; `PathwiseCost.cap`
 ANNEAL_NOISE, ANNEAL_NOISE_END = 0.5, 0.003
-ANNEAL_EPOCHS, ANNEAL_TESTS = 12, 6  # epochs, in those of the first phase; tests
+ANNEAL_EPOCHS, ANNEAL_TESTS = 8, 4  # epochs, in those of the first phase; tests
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -331,12 +331,18 @@ class GradientBank:
         return replace(retarget(stacked, tolerances, self.config), key=self.keys)
 
 
-def _observing(learners: Learner, safety: SafetyModel) -> Learner:
-    """Learners whose policies see the memory of this safety model."""
+def _observing(learners: Learner, safety: CountedEvents) -> Learner:
+    """Learners whose policies see the memory of this safety model. Their optimisers have a blank one in its place."""
     runs = len(learners.epoch)
     stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (runs, *leaf.shape)), safety)
-    policy = learners.policy
-    return replace(learners, policy=replace(policy, observer=replace(policy.observer, safety=stacked)))
+    blank = jax.tree.map(lambda leaf: None, safety)
+
+    def observed(node: PyTree) -> PyTree:
+        if not isinstance(node, CountedEvents):
+            return node
+        return stacked if jax.tree.leaves(node) else blank
+
+    return jax.tree.map(observed, learners, is_leaf=lambda node: isinstance(node, CountedEvents))
 
 
 def _annealed(last: PlanConfig) -> PlanConfig:

@@ -65,6 +65,7 @@ class CountedEvents(NetworkModel):
     statistic: Statistic = eqx.field(static=True)
     limit: int = eqx.field(static=True)
     alike: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    looks: tuple[int, ...] | None = eqx.field(static=True)  # the features that it computes; None: all
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class CountedEvents(NetworkModel):
         statistic: str = "count",
         limit: int = LIMIT,
         alike: tuple[int, ...] = (),
+        looks: tuple[int, ...] | None = None,
     ):
         """`alike`: start and size of each variable of several entries, one after the other."""
         super().__init__(state_size, action_size, categories, Temperature.identity())
@@ -86,8 +88,9 @@ class CountedEvents(NetworkModel):
         groups = tuple(zip(alike[::2], alike[1::2], strict=True))
         if any(start < 0 or size < 2 or start + size > state_size + action_size for start, size in groups):
             raise InputError(f"variables stand within the entries, and {alike} do not")
-        self.statistic, self.limit, self.alike = statistic, limit, groups  # type: ignore[assignment]
-        count = derive(jnp.zeros(state_size + action_size), state_size, groups).shape[0]
+        self.statistic, self.limit, self.alike, self.looks = statistic, limit, groups, looks  # type: ignore[assignment]
+        derived = derive(jnp.zeros(state_size + action_size), state_size, groups)
+        count = len(derived if looks is None else looks)
         size = (REGIONS, SIDES, count)
         self.directions = 0.1 * jax.random.normal(key, size, PRECISION)
         self.offsets = jnp.full(size[:2], 0.5, PRECISION)
@@ -120,7 +123,10 @@ class CountedEvents(NetworkModel):
     def features_of(self, states: Array, actions: Array) -> Float[Array, "*batch feature"]:
         """What a step shows, standardised."""
         entries = jnp.concatenate([states, actions], axis=-1).astype(self.offsets.dtype)
-        return self.features_seen(derive(entries, self.state_size, self.alike))
+        derived = derive(entries, self.state_size, self.alike)
+        if self.looks is not None:
+            derived = jnp.stack([derived[..., feature] for feature in self.looks], axis=-1)
+        return self.features_seen(derived)
 
     def log_events(self, states: Array, actions: Array) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
         """log e and log(1 - e) of single steps."""
@@ -244,15 +250,30 @@ def _log_minus_log_complement(a: Float[Array, "*shape"]) -> Float[Array, "*shape
 
 
 def pruned(model: CountedEvents) -> CountedEvents:
-    """The same answers from a smaller detector: without sides that hold for every step, and regions that never do."""
-    heeds = np.any(np.asarray(model.directions * model.movable.directions) != 0.0, axis=2)
+    """The same answers from a smaller detector: without sides that hold for every step, regions that never do, and
+    features that no side looks at."""
+    directions = np.asarray(model.directions * model.movable.directions)
+    heeds = np.any(directions != 0.0, axis=2)
     constant = np.where(heeds, 0.0, np.asarray(jnp.exp(model.log_sharpness) * model.offsets))
     regions = np.flatnonzero(~np.any(constant < -ALWAYS, axis=1))
     regions = regions if len(regions) else np.arange(1)
     needed = constant[regions] <= ALWAYS
     sides = np.argsort(~needed, axis=1, kind="stable")[:, : max(int(needed.sum(axis=1).max()), 1)]
-    where = lambda m: (m.directions, m.offsets, m.log_sharpness, m.movable.directions)  # noqa: E731
-    return eqx.tree_at(where, model, tuple(part[regions[:, None], sides] for part in where(model)))
+    looks = np.flatnonzero(np.any(directions[regions[:, None], sides] != 0.0, axis=(0, 1)))
+    looks = looks if len(looks) else np.arange(1)
+    of_sides = lambda m: (m.directions, m.offsets, m.log_sharpness, m.movable.directions)  # noqa: E731
+    of_features = lambda m: (m.directions, m.movable.directions, m.features_seen.mean, m.features_seen.deviation)  # noqa: E731
+    smaller = eqx.tree_at(of_sides, model, tuple(part[regions[:, None], sides] for part in of_sides(model)))
+    smaller = eqx.tree_at(of_features, smaller, tuple(part[..., looks] for part in of_features(smaller)))
+    blank = CountedEvents(
+        *(model.state_size, model.action_size, model.categories),
+        key=jax.random.key(0),
+        statistic=model.statistic,
+        limit=model.limit,
+        alike=tuple(number for group in model.alike for number in group),
+        looks=tuple(looks.tolist()),
+    )
+    return jax.tree.unflatten(jax.tree.structure(blank), jax.tree.leaves(smaller))
 
 
 def idle_sides(model: CountedEvents) -> CountedEvents:
