@@ -12,7 +12,6 @@ import numpy as np
 from sidestep.core.errors import InputError
 from sidestep.deploy import numpy_policy
 from sidestep.deploy.exported_parts import exported_parts
-from sidestep.deploy.onnx_policy import export_onnx
 from sidestep.policies.files import AnyPolicy
 from sidestep.runtime.files import atomic_write
 
@@ -52,6 +51,12 @@ def export_policy(policy: AnyPolicy, path: str | os.PathLike[str]) -> Path:
     if target.suffix == ".py":
         return export_numpy(policy, target)
     if target.suffix == ".onnx":
+        try:
+            from sidestep.deploy.onnx_policy import export_onnx  # the extra is optional
+        except ImportError:
+            raise InputError(
+                "an .onnx file needs the package onnx: pip install 'sidestep[onnx]'", place=str(target)
+            ) from None
         return export_onnx(policy, target)
     raise InputError("the policy is written as Python or ONNX; give a name that ends in .py or .onnx", place=str(path))
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
-from sidestep.core.errors import InputError
 from sidestep.core.records import JsonObject
 from sidestep.deploy import numpy_policy
 from sidestep.deploy.exported_parts import exported_parts
@@ -47,17 +48,11 @@ COMPOSED: dict[Any, Callable[..., Any]] = {
 
 def export_onnx(policy: AnyPolicy, path: Path) -> Path:
     """Write the policy without its noise as an ONNX file."""
-    try:
-        import onnx
-    except ImportError:
-        raise InputError(
-            "an .onnx file needs the package onnx: pip install 'sidestep[onnx]'", place=str(path)
-        ) from None
     graph, spec = Graph(), policy.model.spec
     _record(graph, *exported_parts(policy))
     made = graph.made(f"The planned policy of {spec.name}: one step of a batch of trajectories.")
     told = {"model": spec.name, "state": list(spec.state.names), "action": list(spec.action.names)}
-    onnx.helper.set_model_props(made, {name: json.dumps(value) for name, value in told.items()})
+    helper.set_model_props(made, {name: json.dumps(value) for name, value in told.items()})
     onnx.checker.check_model(made, full_check=True)
     atomic_write(path, made.SerializeToString())
     return path
@@ -113,8 +108,6 @@ class Graph:
 
     def do(self, kind: str, value: np.ndarray, *inputs: Any, dtype: Any = None, **attributes: Any) -> "Recorded":
         """One operation, of which NumPy says that it gives `value`; its inputs are taken as of this type."""
-        from onnx import helper
-
         names = [self.named(one if dtype is None else _as(one, dtype)) for one in inputs]
         name = f"{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, names, [name], name=name, **attributes))
@@ -124,8 +117,6 @@ class Graph:
         return value.name if isinstance(value, Recorded) else self.constant(np.asarray(value)).name
 
     def constant(self, array: np.ndarray) -> "Recorded":
-        from onnx import numpy_helper
-
         name = f"constant_{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return Recorded(self, name, array)
@@ -139,8 +130,6 @@ class Graph:
         self.outputs[name] = Recorded(self, name, made.value)
 
     def made(self, words: str) -> Any:
-        from onnx import helper
-
         needed, nodes = set(self.outputs), list[Any]()
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -160,8 +149,6 @@ class Graph:
 
 
 def _described(recorded: "Recorded") -> Any:
-    from onnx import helper
-
     shape = [*(["batch"] if recorded.shape else []), *recorded.shape[1:]]
     return helper.make_tensor_value_info(recorded.name, helper.np_dtype_to_tensor_dtype(recorded.dtype), shape)
 
@@ -235,8 +222,6 @@ class Recorded(np.lib.mixins.NDArrayOperatorsMixin):
         return self.graph.do("Reshape", self.value.reshape(shape), self, np.array(kept))
 
     def astype(self, dtype: Any) -> "Recorded":
-        from onnx import helper
-
         if self.dtype == dtype:
             return self
         to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
