@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sidestep.core.model import Trajectory
+from sidestep.policies.networks import sees_present
 from sidestep.safety.base import predict
 from sidestep.safety.boxes import running
 from sidestep.safety.config import FitConfig
@@ -124,6 +125,22 @@ def test_a_pruned_detector_is_smaller_and_answers_the_same(boxed):
     np.testing.assert_allclose(predict(always, walked), predict(idle_sides(model), walked), atol=1e-5)
     dense = pruned(CountedEvents(2, 2, 3, key=jax.random.key(0)))
     assert dense.directions.shape[1] == SIDES, "sides that look at something stay"
+
+
+def test_a_policy_sees_runs_of_actions_before_it_acts(boxed):
+    """With the present state in it, and nothing done, the memory would show that every run is broken off."""
+    in_states = boxed[0]
+    assert not in_states.heeds_actions
+    assert sees_present(in_states)
+    walked = walks(150, 3)
+    long = np.sqrt((np.asarray(walked.actions) ** 2).sum(axis=2)) > 0.5
+    categories, marks = categories_and_marks(long, "run")
+    model = CountedEvents(2, 2, 3, key=jax.random.key(0), alike=(0, 2, 2, 2), statistic="run")
+    told = told_by(model, walked, categories, marks)
+    in_actions = from_box(with_features_seen(model, told), search_box(model, told), told)
+    assert in_actions.heeds_actions
+    assert pruned(in_actions).heeds_actions
+    assert not sees_present(in_actions)
 
 
 def test_a_mark_that_is_off_by_a_step_or_two_costs_little(boxed):

@@ -12,7 +12,6 @@ from sidestep.planning.rows import Phase
 from sidestep.runs.records import Round
 from sidestep.runtime.files import Json
 
-STATISTICS = ("count", "run")  # of counted events that policies may be planned against alone
 Stage = Literal["explore", "round", "polish", "verify", "certify"]
 
 
@@ -65,7 +64,6 @@ class State:
     rows: int = 0  # of metrics.jsonl
     seconds: float = 0.0
     steps: StepPlan | None = None  # where single steps are labelled
-    statistic: str | None = None  # of the counted events that the last planning is against alone
     phase: Phase = ""  # of the last planning
 
     @property
@@ -125,7 +123,6 @@ def _looks(state: State, constraints: int) -> list[tuple[str, bool]]:
         ("a file's name leads elsewhere", all(re.fullmatch(r"[\w-]+\.safetensors", c.file) for c in candidates)),
         ("numbers are negative", state.rows >= 0 and state.seconds >= 0),
         ("a question belongs to nothing", all(_belongs(group, state) for group in state.asked)),
-        ("there is no such statistic", state.statistic in (None, *STATISTICS)),
         ("copies are of nothing", all(len(one.repeats) in (0, len(one.ids)) for one in state.asked)),
     ]
 

@@ -23,16 +23,16 @@ from sidestep.policies.files import load_policy
 from sidestep.runs.records import Round, Slot
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.config import fit_settings
-from sidestep.safety.counted import CountedEvents
 from sidestep.safety.derived import alike
 from sidestep.safety.families import Families
-from sidestep.safety.io import make_safety, save_safety
+from sidestep.safety.io import load_safety, make_safety, save_safety
 from sidestep.safety.learn import learn
 from sidestep.safety.pattern import learned_pattern
 from sidestep.safety.report import FitReport
 
 EXPLORING, FITTING, PLANNING, ASKING = range(4)  # streams of keys that never meet
 NAMES = {"gradient": "polished", "annealing": "annealed"}  # of the policies' files, by the phase that they come from
+SAFETY = "safety.safetensors"  # in a run's folder: what the last planning is against
 STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
 
 
@@ -88,10 +88,8 @@ class TrajectoryStrategy:
         return self.safety.spoken() if isinstance(self.safety, Families) else self.safety
 
     def expect(self, state: State) -> None:
-        safety = self.unfitted
-        if isinstance(safety, Families) and state.statistic:
-            safety = safety.of_statistic(state.statistic)
-        self.bank.expect(safety, state.phase)
+        polishing = load_safety(self.setting.run.path / SAFETY) if state.phase else self.unfitted
+        self.bank.expect(polishing, state.phase)
 
     @property
     def arrays(self) -> PyTree:
@@ -170,12 +168,10 @@ class TrajectoryStrategy:
         pattern = learned_pattern(self.planned, evidence.labelled[0])
         words = pattern.words(names, spec.state.size, store.scale.categories) if pattern else None
         about = {"labels": len(state.asked_ids), "pattern": words}
-        target = self.setting.run.target("safety.safetensors")
+        target = self.setting.run.target(SAFETY)
         save_safety(target, self.planned, store.scale, names, about)
-        planned = self.planned
-        statistic = planned.statistic if isinstance(planned, CountedEvents) and planned is not self.safety else None
         made = replace(state, candidates=tuple(candidates), rounds=(*state.rounds, done))
-        return replace(made, statistic=statistic, phase=self.bank.phase)
+        return replace(made, phase=self.bank.phase)
 
     def policy_of(self, candidate: Candidate) -> BankPolicy:
         return load_policy(self.setting.run.path / candidate.file, self.setting.model, self.planned)

@@ -23,7 +23,7 @@ from sidestep.planning.methods import Pathwise
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import Planner, PlannerState, retarget
 from sidestep.planning.rows import Phase, PlanRow
-from sidestep.policies.networks import NetworkPolicy, with_memory
+from sidestep.policies.networks import NetworkPolicy, sees_present, with_memory
 from sidestep.runtime.parallel import picked
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.counted import CountedEvents, pruned
@@ -44,7 +44,7 @@ POLISH: dict[str, str | int | float] = {
 ANNEALED = 2  # slots
 ANNEAL_BATCH, ANNEAL_CAP = 500, 1.0  # trajectories; `PathwiseCost.cap`
 ANNEAL_NOISE, ANNEAL_NOISE_END = 0.5, 0.003
-ANNEAL_EPOCHS, ANNEAL_TESTS = 8, 4  # epochs, in those of the first phase; tests
+ANNEAL_EPOCHS, ANNEAL_TESTS = 12, 6  # epochs, in those of the first phase; tests
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -286,7 +286,8 @@ class GradientBank:
 
     def _remembering(self, before: Learner, safety: SafetyModel, tolerances: np.ndarray) -> Learner:
         """The learners as the last planning begins with them."""
-        policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety))(before.policy)
+        present = sees_present(safety)
+        policies = eqx.filter_vmap(lambda policy: with_memory(policy, safety, present=present))(before.policy)
         first = jax.tree.map(lambda leaf: leaf[0], policies)
         learners = self.polisher.start(self.keys, first, tolerances=tolerances).learners
         multipliers = replace(learners.multipliers, value=before.multipliers.value)

@@ -59,8 +59,15 @@ class Learner(eqx.Module):
 
     @classmethod
     def start(
-        cls, problem: Problem, config: PlanConfig, key: PRNGKeyArray, policy: NetworkPolicy | None = None
+        cls,
+        problem: Problem,
+        config: PlanConfig,
+        key: PRNGKeyArray,
+        policy: NetworkPolicy | None = None,
+        *,
+        present: bool = True,
     ) -> "Learner":
+        """`present`: a policy that observes the safety model's memory sees it with the present state in it."""
         policy_key, value_key, run_key = jax.random.split(key, 3)
         if policy is None:
             policy = make_policy(
@@ -72,6 +79,7 @@ class Learner(eqx.Module):
                 safety=problem.safety if config.observe == "memory" else None,
                 deviation=config.reward.noise_start,
                 network=config.network,
+                present=present,
             )
         value = None
         if config.reward.has_critic:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -20,7 +21,7 @@ from sidestep.planning.loop import Metrics, cut_phase, lookahead_phase, search_p
 from sidestep.planning.problem import Problem
 from sidestep.planning.programs import Program
 from sidestep.planning.rows import PlanRow
-from sidestep.policies.networks import NetworkPolicy
+from sidestep.policies.networks import NetworkPolicy, sees_present
 from sidestep.runtime.compilation import OFTEN, SELDOM, jit_fast_compile
 from sidestep.safety.base import SafetyModel
 
@@ -69,6 +70,7 @@ class Planner:
         config.check(self.problem)
         self.config = config
         self.rule = rule
+        self._present = sees_present(safety)
         self._start = jit_fast_compile(self._started)
         self._chunk = Program(
             lambda safety: train_chunk(self._with(safety), config), SELDOM if quick_compile else OFTEN
@@ -82,7 +84,8 @@ class Planner:
         return Problem(self.problem.model, safety, self.problem.constraints)
 
     def _started(self, safety: SafetyModel | None, keys: Key[Array, " run"], policy: NetworkPolicy | None) -> Learner:
-        learners = eqx.filter_vmap(lambda key: Learner.start(self._with(safety), self.config, key, policy))(keys)
+        start = partial(Learner.start, present=self._present)
+        learners = eqx.filter_vmap(lambda key: start(self._with(safety), self.config, key, policy))(keys)
         return jax.tree.map(_strong, learners)
 
     def set_safety_model(self, safety: SafetyModel) -> None:

@@ -98,7 +98,7 @@ class Observer(eqx.Module):
     """What a network sees of a step: standardised state, clock, memory of the safety model.
 
     The memory is the one after this step, were the action `idle`: whether the present state counts is what matters
-    most where side effects are counted. Policies of earlier versions (`idle` is None) see the one before it.
+    most where states are counted. Where actions are counted, `idle` is None, and the memory is the one before it.
     """
 
     mean: Float[AnyArray, "*run state"]
@@ -372,6 +372,14 @@ def trainable(policy: NetworkPolicy, *, deviation: bool) -> PyTree:
     frozen = jax.tree.map(lambda _: False, policy)
     learned = eqx.tree_at(lambda p: p.net, frozen, jax.tree.map(lambda _: True, policy.net))
     return eqx.tree_at(lambda p: p.log_std, learned, deviation)
+
+
+def sees_present(safety: SafetyModel | None) -> bool:
+    """Whether a policy should see this memory with the present state in it, as if nothing were done in this step.
+
+    Where actions are counted that would break off a run of them, and what was counted so far would be lost.
+    """
+    return safety is None or not safety.heeds_actions
 
 
 def with_memory(policy: NetworkPolicy, safety: SafetyModel, *, present: bool = True) -> NetworkPolicy:

@@ -145,6 +145,11 @@ class SafetyModel(eqx.Module):
         return jax.lax.cumlogsumexp(log_probabilities, axis=log_probabilities.ndim - 1)[..., :-1]
 
     @property
+    def heeds_actions(self) -> bool:
+        """Whether its memory follows from actions, and not from states alone. Only for counted events is that known."""
+        return False
+
+    @property
     def per_step(self) -> bool:
         """Side effects belong to single steps and are counted: it has `expected_counts`."""
         return False

@@ -31,6 +31,7 @@ REGIONS = 2
 LIMIT = 8  # counts and runs above it are not told apart
 SHARPNESS = 20.0  # of an idle side
 SOFTNESS = 0.02  # of a fresh threshold: statistics are whole numbers, and labels that are wrong have lapses
+TRIFLE = 0.2  # of the weight that a side gives to what it looks at most
 IDLE = 20.0  # argument of a side that holds for every step
 ALWAYS = 15.0  # argument above which a side that heeds nothing is taken to hold for every step: sigmoid(-15) = 3e-7
 
@@ -117,6 +118,16 @@ class CountedEvents(NetworkModel):
     def thresholds(self) -> Float[Array, " levels"]:
         steps = jnp.concatenate([self.first_threshold[None], jnp.exp(self.gaps)])
         return jnp.cumsum(steps)
+
+    @property
+    def heeds_actions(self) -> bool:
+        """Whether a side looks at actions, by more than a trifle beside what it looks at else."""
+        entries = np.linspace(1.0, 2.0, self.state_size + self.action_size)
+        otherwise = np.where(np.arange(len(entries)) < self.state_size, entries, 3.0 - entries**2)
+        changed = [np.asarray(derive(jnp.asarray(one), self.state_size, self.alike)) for one in (entries, otherwise)]
+        of_actions = (changed[0] != changed[1])[slice(None) if self.looks is None else np.array(self.looks)]
+        weights = np.abs(np.asarray(self.directions * self.movable.directions))
+        return bool(np.any(weights * of_actions > TRIFLE * weights.max(axis=2, keepdims=True, initial=1e-9)))
 
     # The detector.
 

@@ -181,10 +181,6 @@ class Families(SafetyModel):
         weight, best = self.members_by_weight()[0]
         return best if weight >= SPEAKS and isinstance(best, CountedEvents) else self
 
-    def of_statistic(self, statistic: str) -> SafetyModel:
-        """A model of counted events as `spoken` gives it, whatever it has learned."""
-        return self.counted[STATISTICS.index(statistic)].member(0)
-
     def _mixed(self, logs: Float[Array, " member *shape"]) -> Float[Array, "*shape"]:
         weights = self.weights.logs.reshape(-1, *[1] * (logs.ndim - 1))
         return jax.nn.logsumexp(logs + jnp.broadcast_to(weights, logs.shape), axis=0)
