@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sidestep.reproduce.tables import heading
+from sidestep.runtime.compilation import OLD_GENERATOR, has_old_generator
 from sidestep.runtime.files import atomic_write
 
 LIMIT = 600.0  # seconds for one domain
@@ -123,7 +124,8 @@ def _serve(names: list[str], results: Any) -> None:
     """In a process of its own, so that one domain can be given up: a row for each name, in order."""
     warnings.simplefilter("ignore")
     # Most of the time goes into compiling programs that run once.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    older = f" --{OLD_GENERATOR}=false" if has_old_generator(version("jaxlib")) else ""
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0" + older)
     for name in names:
         begin = time.time()
         try:

@@ -9,8 +9,13 @@ import ctypes
 import gc
 import os
 import tempfile
+from importlib.metadata import version
 
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"  # and the older code generator where jaxlib still has it
+    + " --xla_cpu_use_fusion_emitters=false" * (tuple(map(int, version("jaxlib").split(".")[:3])) < (0, 11, 1)),
+)
 os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="sidestep-"))  # what tests run is no user's choice
 
 import jax

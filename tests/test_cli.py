@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -261,28 +260,3 @@ def test_runs_are_listed_and_compared(two_runs, capsys):
     assert not any(line.startswith("model") for line in lines), "what they have in common is left out"
     assert main(["compare", *both, "--every", "--json"]) == 0
     assert any(row[""] == "model" for row in json.loads(capsys.readouterr().out))
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands_and_options(shell, tmp_path, capsys):
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for command, options in COMMANDS.items():
-        assert command in script
-        assert all(one.flag[2:] in script for one in arguments_of(options) if not one.metavar)
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed here; its script was looked at, and not run")
-    file = tmp_path / "script"
-    file.write_text(script)
-    assert subprocess.run([shell, "-n", str(file)], capture_output=True).returncode == 0
-    if shell == "bash":
-        typed = "COMP_WORDS=(sidestep plan --method g) COMP_CWORD=3; _sidestep; echo ${COMPREPLY[@]}"
-        done = subprocess.run(["bash", "-c", f"source {file}; {typed}"], capture_output=True, text=True)
-        assert done.stdout == "gradient\n"
-        typed = "COMP_WORDS=(sidestep completion z) COMP_CWORD=2; _sidestep; echo ${COMPREPLY[@]}"
-        done = subprocess.run(["bash", "-c", f"source {file}; {typed}"], capture_output=True, text=True)
-        assert done.stdout == "zsh\n"
-    if shell == "fish":
-        typed = f"source {file}; complete -C 'sidestep completion '"
-        done = subprocess.run(["fish", "--no-config", "-c", typed], capture_output=True, text=True)
-        assert done.stdout.split() == ["bash", "fish", "zsh"]

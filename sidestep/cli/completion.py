@@ -1,33 +1,35 @@
 """`sidestep completion SHELL`: a script for the shell, made from the commands and their options."""
 
-import re
-from collections.abc import Iterator
-from typing import Literal, get_args, get_origin
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args, get_origin
 
 from sidestep.cli.arguments import Argument, arguments_of
 from sidestep.cli.commands import COMMANDS, Completion
 from sidestep.cli.console import say
+from sidestep.models.domains import all_domains
 
 BASH = """\
 _sidestep() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" options="" values=""
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" words="" files=""
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{commands} --help --version" -- "$word"))
-    return
-  fi
-  case "${{COMP_WORDS[1]}} $before" in
-{choices}
-  esac
-  case "${{COMP_WORDS[1]}}" in
-{options}
-  esac
-  if [ "${{word#-}}" != "$word" ]; then
-    COMPREPLY=($(compgen -W "$options --help" -- "$word"))
+    words="{first}"
   else
-    COMPREPLY=($(if [ -n "$values" ]; then compgen -W "$values" -- "$word"; else compgen -f -- "$word"; fi))
+    case "${{COMP_WORDS[1]}} $before" in
+{values}
+      *)
+        case "${{COMP_WORDS[1]}} ${{word:0:1}}" in
+{commands}
+        esac ;;
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  if [ "$files" ]; then
+    compopt -o filenames 2>/dev/null
+    local IFS=$'\\n'
+    COMPREPLY+=($(compgen -f -- "$word"))
   fi
 }}
-complete -o filenames -F _sidestep sidestep"""
+complete -F _sidestep sidestep"""
 
 ZSH = """\
 #compdef sidestep
@@ -36,7 +38,11 @@ _sidestep() {{
 {commands}
   )
   if (( CURRENT == 2 )); then
-    _describe command commands
+    if [[ $PREFIX == -* ]]; then
+      compadd -- --help --version
+    else
+      _describe command commands
+    fi
     return
   fi
   case "$words[2]" in
@@ -45,77 +51,149 @@ _sidestep() {{
 }}
 compdef _sidestep sidestep"""
 
+FISH = """\
+function __sidestep_is
+    set -l words (commandline -opc)
+    test (count $words) -gt 1; and test "$words[2]" = $argv[1]
+end
+complete -c sidestep -f
+complete -c sidestep -n 'test (count (commandline -opc)) -eq 1' -l help -d 'List all commands'
+complete -c sidestep -n 'test (count (commandline -opc)) -eq 1' -l version -d 'Tell the version'"""
+
+
+class Offer(NamedTuple):
+    """What may stand in one place: some words, names of files, or, where both are missing, what only the user knows."""
+
+    words: list[str]
+    files: bool
+
+
+class Flag(NamedTuple):
+    flag: str
+    told: str
+    value: Offer | None  # None: it takes no value
+
 
 def completion(asked: Completion) -> int:
     say({"bash": _bash, "zsh": _zsh, "fish": _fish}[asked.shell]())
     return 0
 
 
-def _options() -> Iterator[tuple[str, list[Argument]]]:
-    for name, command in COMMANDS.items():
-        yield name, [argument for argument in arguments_of(command) if not argument.metavar]
+def _flags(command: type) -> list[Flag]:
+    """Every option of a command."""
+    options = [argument for argument in arguments_of(command) if not argument.metavar]
+    found = [Flag(flag, _first_sentence(one.help), _value(one)) for one in options for flag in _spellings(one)]
+    found.append(Flag("--help", "Show the usual options", None))
+    if any(one.rare for one in options):
+        found.append(Flag("--help-all", "Show every option", None))
+    return found
 
 
-def _choices(argument: Argument) -> list[str]:
+def _spellings(argument: Argument) -> list[str]:
+    return [argument.flag, f"--no-{argument.flag[2:]}"] if argument.kind == bool | None else [argument.flag]
+
+
+def _value(argument: Argument) -> Offer | None:
+    is_switch = argument.kind == bool | None or (argument.kind is bool and argument.default is False)
+    return None if is_switch else _offer(argument)
+
+
+def _offer(argument: Argument) -> Offer:
     kinds = [argument.kind, *get_args(argument.kind)]
-    literals = [kind for kind in kinds if get_origin(kind) is Literal]
-    return [str(choice) for choice in get_args(literals[0])] if literals else []
+    words = [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    if argument.kind is bool:
+        words = ["True", "False"]
+    if argument.metavar == "MODEL":
+        words = list(all_domains())
+    is_text = str in kinds or Path in kinds
+    return Offer(words, is_text)
 
 
-def _values(name: str) -> str:
-    """What may stand in the place of a positional argument; nothing where it is a file or free."""
-    found = (_choices(argument) for argument in arguments_of(COMMANDS[name]) if argument.metavar)
-    return " ".join(value for choices in found for value in choices)
+def _without_flag(command: type) -> Offer:
+    """What may stand in the places of the arguments without a flag."""
+    offers = [_offer(argument) for argument in arguments_of(command) if argument.metavar]
+    return Offer([word for offer in offers for word in offer.words], any(offer.files for offer in offers))
 
 
-def _takes_value(argument: Argument) -> bool:
-    return argument.kind != bool | None and not (argument.kind is bool and argument.default is False)
+def _first_sentence(text: str) -> str:
+    return text.partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
-def _told(text: str) -> str:
-    """A help text without what shells read."""
-    return re.sub(r"[\[\]\"'`$\\:()]", "", text.partition(". ")[0].rstrip("."))
+def _told(command: type) -> str:
+    return _first_sentence(command.__doc__ or "")
 
 
 def _bash() -> str:
-    choices, options = [], []
-    for name, found in _options():
-        options.append(f'    {name}) options="{" ".join(one.flag for one in found)}" values="{_values(name)}" ;;')
-        for one in found:
-            if _choices(one):
-                words = " ".join(_choices(one))
-                choices.append(f'    "{name} {one.flag}") COMPREPLY=($(compgen -W "{words}" -- "$word")); return ;;')
-    return BASH.format(commands=" ".join(COMMANDS), choices="\n".join(choices), options="\n".join(options))
+    values, commands = [], []
+    for name, command in COMMANDS.items():
+        flags = _flags(command)
+        for one in flags:
+            if one.value is not None:
+                values.append(f'      "{name} {one.flag}") {_bash_offer(one.value)} ;;')
+        listed = Offer([one.flag for one in flags], False)
+        commands.append(f'          "{name} -") {_bash_offer(listed)} ;;')
+        commands.append(f'          "{name} "*) {_bash_offer(_without_flag(command))} ;;')
+    first = " ".join([*COMMANDS, "--help", "--version"])
+    return BASH.format(first=first, values="\n".join(values), commands="\n".join(commands))
+
+
+def _bash_offer(offer: Offer) -> str:
+    return f'words="{" ".join(offer.words)}" files={"yes" if offer.files else ""}'
 
 
 def _zsh() -> str:
-    commands = [f"    '{name}:{_told((one.__doc__ or '').partition(chr(10))[0])}'" for name, one in COMMANDS.items()]
+    commands = [f"    {_zsh_quoted(f'{name}:{_told(command)}')}" for name, command in COMMANDS.items()]
     options = []
-    for name, found in _options():
-        told = [f"'{one.flag}[{_told(one.help)}]{_zsh_value(one)}'" for one in found]
-        rest = f"({_values(name)})" if _values(name) else "_files"
-        options.append(f"    {name}) _arguments {' '.join(told)} '*:value:{rest}' ;;")
+    for name, command in COMMANDS.items():
+        told = [_zsh_quoted(f"{one.flag}[{_zsh_plain(one.told)}]{_zsh_value(one.value)}") for one in _flags(command)]
+        rest = _zsh_quoted(f"*:value:{_zsh_offer(_without_flag(command))}")
+        options.append(f"    {name}) _arguments {' '.join([*told, rest])} ;;")
     return ZSH.format(commands="\n".join(commands), options="\n".join(options))
 
 
-def _zsh_value(argument: Argument) -> str:
-    if not _takes_value(argument):
-        return ""
-    choices = _choices(argument)
-    return f":value:({' '.join(choices)})" if choices else ":value:_files"
+def _zsh_value(value: Offer | None) -> str:
+    return "" if value is None else f":value:{_zsh_offer(value)}"
+
+
+def _zsh_offer(offer: Offer) -> str:
+    words = f"({' '.join(offer.words)})" if offer.words else ""
+    if words and offer.files:
+        return f' _alternative "words:name:{words}" "files:file:_files"'
+    return words or ("_files" if offer.files else " ")
+
+
+def _zsh_plain(text: str) -> str:
+    """A text that may stand in brackets, where these and colons have a meaning."""
+    return "".join(f"\\{letter}" if letter in "\\[]:" else letter for letter in text)
+
+
+def _zsh_quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _fish() -> str:
-    lines = []
+    lines = [FISH]
     for name, command in COMMANDS.items():
-        told = _told((command.__doc__ or "").partition("\n")[0])
-        lines.append(f'complete -c sidestep -n __fish_use_subcommand -f -a {name} -d "{told}"')
-    for name, found in _options():
-        if _values(name):
-            lines.append(f'complete -c sidestep -n "__fish_seen_subcommand_from {name}" -f -a "{_values(name)}"')
-        for one in found:
-            choices = _choices(one)
-            value = f' -x -a "{" ".join(choices)}"' if choices else " -r" if _takes_value(one) else ""
-            seen = f'-n "__fish_seen_subcommand_from {name}"'
-            lines.append(f'complete -c sidestep {seen} -l {one.flag[2:]}{value} -d "{_told(one.help)}"')
+        told = _fish_quoted(_told(command))
+        lines.append(f"complete -c sidestep -n 'test (count (commandline -opc)) -eq 1' -a {name} -d {told}")
+    for name, command in COMMANDS.items():
+        asked = f"complete -c sidestep -n '__sidestep_is {name}'"
+        place = _without_flag(command)
+        if place.words:
+            lines.append(f"{asked} -a '{' '.join(place.words)}'")
+        if place.files:
+            lines.append(f"{asked} -F")
+        for one in _flags(command):
+            lines.append(f"{asked} -l {one.flag[2:]}{_fish_value(one.value)} -d {_fish_quoted(one.told)}")
     return "\n".join(lines)
+
+
+def _fish_value(value: Offer | None) -> str:
+    if value is None:
+        return ""
+    words = " ".join(word + "\\t" for word in value.words)  # without a text, in place of the option's own
+    return f" -r{' -F' if value.files else ' -f'}" + (f" -a '{words}'" if words else "")
+
+
+def _fish_quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -157,7 +157,7 @@ def _shares(folder: Folder, scene: Scene) -> str:
     if not scene.shares:
         return f"Coloured {scene.judge}."
     parts = [
-        f"{share:.0%}".replace("%", " %") + f" {name}"
+        f"{share:.0%}".replace("%", "\u00a0%") + f" {name}"  # a number and its unit stay in one line
         for name, share in zip(folder.categories, scene.shares, strict=True)
     ]
     return f"{', '.join(parts)}."

@@ -10,7 +10,15 @@ import jax
 P = ParamSpec("P")
 R = TypeVar("R")
 Options = dict[str, bool | int]
-_PLAIN: Options = {"xla_cpu_use_fusion_emitters": False}  # XLA's older code generator: simpler loops, sooner there
+OLD_GENERATOR = "xla_cpu_use_fusion_emitters"  # off: XLA's older code generator, with simpler loops, sooner there
+NEW_ALONE = (0, 11, 1)  # from this jaxlib on the older one is gone, and its option refused
+
+
+def has_old_generator(jaxlib: str) -> bool:
+    return tuple(int(part) for part in jaxlib.split(".")[:3]) < NEW_ALONE
+
+
+_PLAIN: Options = {OLD_GENERATOR: False} if has_old_generator(jax.lib.__version__) else {}
 ONCE: Options = {**_PLAIN, "xla_backend_optimization_level": 0}  # a fifth of the time to compile, up to 10 times to run
 SELDOM: Options = {**_PLAIN, "xla_backend_optimization_level": 1}  # half the time to compile, 1.0 to 1.4 times to run
 OFTEN: Options = {}
