@@ -68,6 +68,7 @@ def test_the_last_planning_anneals_the_loosest_slots_in_the_end():
     constraints = tuple(parse_constraints(["none>=0.9"], Scale()))
     schedule = replace(SCHEDULE, polish_epochs=1)
     annealing = GradientBank(Hills(), constraints, CONFIG, schedule, safety, jax.random.key(0), None)
+    annealing.prepare(safety)
     annealing.begin_polish(safety, TOLERANCES, lost=False)
     assert annealing.phase == "gradient"
     first = annealing.polish(safety)

@@ -124,9 +124,12 @@ class CountedEvents(NetworkModel):
         """Whether a side looks at actions, by more than a trifle beside what it looks at else."""
         entries = np.linspace(1.0, 2.0, self.state_size + self.action_size)
         otherwise = np.where(np.arange(len(entries)) < self.state_size, entries, 3.0 - entries**2)
-        changed = [np.asarray(derive(jnp.asarray(one), self.state_size, self.alike)) for one in (entries, otherwise)]
+        with jax.ensure_compile_time_eval():  # also where shapes alone are asked for
+            changed = [
+                np.asarray(derive(jnp.asarray(one), self.state_size, self.alike)) for one in (entries, otherwise)
+            ]
         of_actions = (changed[0] != changed[1])[slice(None) if self.looks is None else np.array(self.looks)]
-        weights = np.abs(np.asarray(self.directions * self.movable.directions))
+        weights = np.abs(np.asarray(self.directions) * np.asarray(self.movable.directions))
         return bool(np.any(weights * of_actions > TRIFLE * weights.max(axis=2, keepdims=True, initial=1e-9)))
 
     # The detector.
