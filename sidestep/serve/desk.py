@@ -256,7 +256,8 @@ class Desk:
             self._hand(kept, person.name)
 
     def tray(self, person: Person) -> list[Question]:
-        """A dozen questions that look alike: the closest company among those that are free."""
+        """A dozen questions that look alike: the closest company among those that are free. Where there are enough of
+        them no two are the same, so that nobody sees what is asked twice."""
         self.read_log()
         mine = self._labels_of(person.name)
         free: list[int] = []
@@ -267,6 +268,10 @@ class Desk:
                     break
         if len(free) > TRAY:
             features = self.drawing.features(self.store.get(free))
+            _, different = np.unique(features.round(5), axis=0, return_index=True)
+            if len(different) >= TRAY:
+                rows = np.sort(different)
+                free, features = [free[row] for row in rows.tolist()], features[rows]
             squares = (features**2).sum(axis=1)
             distances = squares[:, None] + squares[None, :] - 2.0 * features @ features.T
             company = np.argsort(distances, axis=1)[:, :TRAY]
