@@ -425,7 +425,7 @@ class TestTrajectories:
 
         monkeypatch.setattr(Campaign, "_known", known)
         monkeypatch.setattr("sidestep.certification.auditor.can_cover_annotators", lambda *about: True)
-        config = replace(SMALL, labels=80, known=40, polish_epochs=3 * POLISH_TEST)
+        config = replace(SMALL, labels=120, known=40, polish_epochs=3 * POLISH_TEST)
         folder, offered, stops = tmp_path / "run", [], [1]
 
         def show(stage, record):
