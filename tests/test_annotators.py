@@ -10,6 +10,7 @@ from sidestep.campaign.evidence import Evidence
 from sidestep.campaign.opinions import MOST_OPINIONS, deciding, opinions_on
 from sidestep.campaign.records import Candidate, Group, State
 from sidestep.certification.forecast import Known, plan_opinions, prospects
+from sidestep.certification.hearing import Hearing, first_copies
 from sidestep.certification.known import choose_known, make_design
 from sidestep.certification.people import can_cover_annotators
 from sidestep.certification.records import KnownCase
@@ -139,6 +140,24 @@ class TestKnownCases:
         plain = make_design(stratified=False, known=(), erring=True, most=2000)
         assert (plain.kind, plain.opinions, plain.predicted) == ("plain", 1, 0)
         assert make_design(stratified=True, known=(), erring=False, most=100).predicted == 10_000
+
+    @pytest.mark.parametrize("opinions", [3, 5, 7])
+    def test_what_was_asked_before_an_audit_is_what_it_asks_first(self, tmp_path, opinions):
+        rows = np.arange(12, dtype=np.float32)
+        states = np.broadcast_to(rows[:, None, None], (12, 2, 1)).copy()
+        runs = Trajectory(states, np.ones((12, 2, 1), np.float32), np.ones((12, 2), np.float32), np.full(12, 2))
+        with Store.create(tmp_path / "labels.store", SPEC) as store:
+            copies = first_copies(store, runs[:7], audit=1)
+            hearing = Hearing(store, 1, (False, True, True), opinions, {})
+            hearing.hear(runs)
+            assert hearing.asked[:7] == copies
+            store.label(copies, np.r_[np.zeros(4, int), np.full(3, 2)], annotator="ann")
+            hearing = Hearing(store, 1, (False, True, True), opinions, store.categories("majority"))
+            assert hearing.hear(runs)[:4] == [0, 0, 0, 0]
+            assert not set(copies) & set(hearing.asked)
+            assert hearing.labels == 7, "they count as labels of the audit"
+            other = Hearing(store, 2, (False, True, True), opinions, store.categories("majority"))
+            assert other.hear(runs) == [None] * 12, "another audit hears them anew"
 
     def test_a_short_audit_cannot_cover_annotators_as_well(self):
         known = tuple(KnownCase(number, 2) for number in range(40))

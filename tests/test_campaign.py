@@ -17,6 +17,7 @@ from sidestep.campaign.records import Candidate
 from sidestep.campaign.schedule import SLOTS, certifiable, certifiable_costs, tolerance_schedule
 from sidestep.campaign.setting import Setting
 from sidestep.certification.bounds import CERTIFYING
+from sidestep.certification.records import KnownCase
 from sidestep.core.constraints import Scale, parse_constraints
 from sidestep.core.errors import InputError, LabelsNeeded
 from sidestep.core.model import Trajectory, rollout
@@ -335,11 +336,11 @@ def lingering(trajectory) -> jax.Array:
 
 
 class TestTrajectories:
-    def campaign(self, folder: Path, model, expert, show=quiet) -> Campaign:
+    def campaign(self, folder: Path, model, expert, show=quiet, config=SMALL) -> Campaign:
         folder.mkdir(exist_ok=True)
         file = folder / "labels.store"
         store = Store.open(file) if file.exists() else Store.create(file, model.spec, Scale())
-        return Campaign(Setting(Run(folder), model, expert, NONE, store, SMALL, PLANNING, "default", 5, "walk", show))
+        return Campaign(Setting(Run(folder), model, expert, NONE, store, config, PLANNING, "default", 5, "walk", show))
 
     def test_all_labels_are_counted(self, tmp_path, walk):
         whole = self.campaign(tmp_path / "whole", walk, RuleExpert(Rule("lingering", Scale(), lingering)))
@@ -415,6 +416,68 @@ class TestTrajectories:
         assert (forecast.opinions, forecast.error) == (audited.design.opinions, 0.0)
         assert 0.0 <= forecast.certified <= 1.0
         assert forecast.labels > 0
+
+    def test_known_cases_of_the_audit_are_asked_about_while_the_last_planning_goes_on(
+        self, tmp_path, walk, monkeypatch
+    ):
+        def known(campaign, evidence):
+            return tuple(KnownCase(i, campaign.setting.store.categories("majority")[i]) for i in evidence.originals[0])
+
+        monkeypatch.setattr(Campaign, "_known", known)
+        monkeypatch.setattr("sidestep.certification.auditor.can_cover_annotators", lambda *about: True)
+        config = replace(SMALL, labels=120, known=40, polish_epochs=3 * POLISH_TEST)
+        folder, offered, stops = tmp_path / "run", [], [1]
+
+        def show(stage, record):
+            if stage == "offered":
+                offered.append(people._load())
+            if stage == "polishing" and offered and stops:
+                stops.pop()
+                raise Stopped
+
+        def begin():
+            return self.campaign(folder, walk, PeopleExpert(Scale()), show, config)
+
+        audited, people, asked = None, begin(), []
+        store = people.setting.store
+        while audited is None:
+            try:
+                people.run()
+            except Stopped:
+                people = begin()
+            except LabelsNeeded as needed:
+                audited, asked = needed.audit, needed.ids
+                if audited is None:
+                    ids = [*needed.ids, *people._load().hidden]
+                    store.label(ids, lingering(store.get(ids)), annotator="ann")
+        state = people._load()
+        assert not stops
+        assert len(offered) > 1, "at each test"
+        for told in offered:
+            assert 0 < len(told.hidden) == min(len(told.ahead) - len(told.hidden), len(told.known)), "one for one"
+            assert not set(told.hidden) & set(told.asked_ids)
+            assert told.known == state.known, "chosen once"
+        assert len(state.asked_ids) <= config.labels
+        assert audited.design.known == state.known
+        assert state.hidden
+        assert not set(asked) & set(state.hidden), "nobody is asked about them again"
+        first = [case.trajectory for case in state.known[: len(state.hidden)]]
+        np.testing.assert_array_equal(store.get(list(state.hidden)).states, store.get(first).states)
+
+    @pytest.mark.parametrize("labels", [40, 60, 100])
+    def test_with_repeats_a_small_budget_holds_too(self, tmp_path, walk, labels):
+        config = replace(SMALL, labels=labels, known=40, rounds=3)
+        people = self.campaign(tmp_path / "run", walk, PeopleExpert(Scale()), config=config)
+        store, audit = people.setting.store, None
+        while audit is None:
+            try:
+                people.run()
+            except LabelsNeeded as needed:
+                audit = needed.audit
+                store.label(needed.ids, lingering(store.get(needed.ids)), annotator="ann")
+        state = people._load()
+        assert sum(len(group.repeats) for group in state.asked) > 0
+        assert len(state.asked_ids) <= labels
 
 
 def test_the_command_tells_people_what_to_label(tmp_path, capsys):

@@ -16,6 +16,7 @@ from sidestep.cli.arguments import arguments_of
 from sidestep.cli.commands import Serve
 from sidestep.cli.main import main
 from sidestep.core.errors import DiskFull, InputError
+from sidestep.labels.copies import blind_copies
 from sidestep.labels.store import Store
 from sidestep.labels.votes import agreement
 from sidestep.serve.app import ADDRESSES, MINE, Site, load_static
@@ -484,6 +485,20 @@ def test_a_tray_holds_questions_that_look_alike(site, store):
     assert len(owner.post("/api/label", {"answers": answers}).json()["saved"]) == TRAY
     with Store.open(store) as opened:
         assert len(opened.log()) == TRAY
+
+
+def test_a_tray_does_not_show_what_is_asked_twice(tmp_path):
+    path = make_store(tmp_path / "walks.store")
+    with Store.open(path) as store:
+        copied = list(range(1, 9))
+        store.add(blind_copies(store.get(copied), np.ones(8, int), 0), policy="uniform")
+    with page(path) as (_, _, owner, _):
+        for size in (TRAY, TRAY, None):
+            questions = owner.get("/api/tray").json()["questions"]
+            paths = {tuple(question["scene"]["views"][0]["x"]) for question in questions}
+            assert len(paths) == len(questions) == (size or len(questions))
+            answers = [{"trajectory": question["scene"]["trajectory"], "category": 0} for question in questions]
+            assert owner.post("/api/label", {"answers": answers}).status_code == 200
 
 
 def test_one_bad_answer_of_several_people_does_not_hold_up_the_others(site):

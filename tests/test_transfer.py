@@ -153,6 +153,8 @@ def test_what_needs_labels_travels_alone(store, tmp_path, ending):
     with Store.create(tmp_path / "other", SPEC) as other:
         import_file(other, tmp_path / f"out.{ending}")
         assert steps(other.everything()[1]) == steps(store.get([3, 4]))
+        sources = {source.policy for source in other.sources([1, 2])}
+        assert sources == {f"import of out.{ending}"}, "who labels is not to know whose trajectories these are"
 
 
 def test_marks_of_an_npz_may_be_numbers(store, tmp_path):

@@ -32,11 +32,12 @@ from sidestep.campaign.opinions import deciding, opinions_on
 from sidestep.campaign.pairs import PairStrategy
 from sidestep.campaign.queries import plain_rollouts
 from sidestep.campaign.records import Group, Stage, State, read_state
-from sidestep.campaign.schedule import NEVER, SLOTS, certifiable_costs
+from sidestep.campaign.schedule import NEVER, certifiable_costs
 from sidestep.campaign.setting import Question, Setting, Show, Strategy, Wait
 from sidestep.campaign.trajectories import TrajectoryStrategy
 from sidestep.certification.auditor import Auditor, audit_until_certified
 from sidestep.certification.forecast import Known, plan_opinions
+from sidestep.certification.hearing import first_copies
 from sidestep.certification.known import choose_known, make_design
 from sidestep.certification.ledger import Ledger
 from sidestep.certification.people import can_cover_annotators
@@ -64,8 +65,11 @@ ENOUGH = 120  # labels of its own after which a candidate needs no more
 REPEATED = 0.08  # share of the questions that people are asked twice
 KEPT = 0.2  # share of the labels kept for verification that wait for answers in doubt, where people err
 AHEAD = 12  # questions that people may answer while the campaign works: more than a minute
-AHEAD_SLOTS = (0, 1, 3)  # whose rollouts these are in a round: the strictest policies tell a fit the least
-AHEAD_TESTS = 3  # tests of the last planning between two such sets of questions
+AHEAD_SLOTS = (0, 1, 3, 2)  # whose rollouts these are in a round: the strictest policies tell a fit the least
+# The last planning takes the longest: 450 s of Navigation's on a busy core, of which annealing takes 400, where a label
+# takes 6 s. So more is asked ahead of it: of 300 labels 20 in the last round, 23 rollouts at its tests, 43 known cases.
+LAST_AHEAD = 16  # questions of the last round
+TEST_AHEAD = 4  # rollouts at each test of the last planning
 LAST_AIM = 0.5  # share of the certifiable cost that is aimed at in the last audit
 
 
@@ -116,7 +120,7 @@ class Campaign:
             after = stages[state.stage](state, evidence)
             after = replace(after, seconds=after.seconds + time.perf_counter() - began)
             self._save(after)
-            if after.stage == "polish" and len(after.asked) > len(state.asked) and after.candidates:
+            if after.stage == "polish" and len(after.ahead) > len(state.ahead) and after.candidates:
                 self.setting.show("offered", None)
             state = after
         return state
@@ -128,11 +132,12 @@ class Campaign:
 
     def explore(self, state: State, evidence: Evidence) -> State:
         self.setting.show("exploring", None)
-        return self._ask(replace(state, stage="round"), self._some_ahead(self.strategy.explore()))
+        return self._ask(replace(state, stage="round"), self._some_ahead(self.strategy.explore(), AHEAD))
 
     def next_round(self, state: State, evidence: Evidence) -> State:
         after, questions = self.strategy.advance(state, evidence)
-        asked = self._ask(replace(after, round=state.round), self._some_ahead(questions), due=after.round)
+        count = LAST_AHEAD if after.stage == "polish" else AHEAD
+        asked = self._ask(replace(after, round=state.round), self._some_ahead(questions, count), due=after.round)
         new = len(asked.asked_ids) - len(state.asked_ids)
         done = replace(after.rounds[-1], labels=len(asked.asked_ids), asked=new)
         self.setting.show("round", done)
@@ -142,19 +147,34 @@ class Campaign:
         polished = self.strategy.polish(state, evidence)
         if polished.stage != "polish" and len(polished.rounds) > polished.round:
             self.setting.show("round", polished.rounds[-1])
-        tests = sum(candidate.round is None for candidate in polished.candidates) // SLOTS
-        if polished.stage == "polish" and tests % AHEAD_TESTS == 1:
-            return self._check_ahead(polished, evidence)
-        return polished
+        if polished.stage != "polish" or self.setting.expert.label is not None or not self.strategy.verifies:
+            return polished
+        return self._hide_known(self._check_ahead(polished, evidence), evidence)
 
     def _check_ahead(self, state: State, evidence: Evidence) -> State:
         """While the last planning goes on, people can look at rollouts of the candidate that would be chosen now."""
+        config = self.setting.config
         spent = sum(len(group.ids) for group in state.asked if group.candidate is not None)
-        count = min(AHEAD, self.setting.config.checked // 2 - spent)
-        if self.setting.expert.label is not None or not self.strategy.verifies or count <= 0:
-            return state
-        index = self._favourite(replace(evidence, state=state.only(evidence.category_of)))
+        count = min(TEST_AHEAD, config.checked // 2 - spent, config.labels - len(state.asked_ids))
+        index = self._favourite(replace(evidence, state=state.only(evidence.category_of))) if count > 0 else None
         return state if index is None else self._check(state, index, count, due=state.round + 1)
+
+    def _hide_known(self, state: State, evidence: Evidence) -> State:
+        """Among them, one for one, copies of known cases, whose labels the first audit will need anyway.
+
+        So they are as rare among policies' own rollouts as in an audit, and the audit is shorter by as many questions.
+        Which they are is settled before the first label; these say nothing until the audit hears them.
+        """
+        if not state.known:
+            random = np.random.default_rng([self.setting.seed, len(state.asked)])
+            known = () if self.ledger.audits or not self.setting.config.known else self._known(evidence)
+            state = replace(state, known=tuple(known[row] for row in random.permutation(len(known)).tolist()))
+        rollouts = len(state.ahead) - len(state.hidden)
+        more = state.known[len(state.hidden) : rollouts]
+        if not more:
+            return state
+        cases = self.setting.store.get([case.trajectory for case in more])
+        return replace(state, hidden=(*state.hidden, *first_copies(self.setting.store, cases, audit=1)))
 
     def verify(self, state: State, evidence: Evidence) -> State:
         """Labels of their own for the candidate that would be chosen, then for those that might replace it.
@@ -253,7 +273,7 @@ class Campaign:
         def design(candidate: int | None) -> Design:
             known: tuple[KnownCase, ...] = ()
             if people and safety is not None and config.known:
-                known = self._known(evidence)
+                known = self._known(evidence) if self.ledger.audits else evidence.state.known or self._known(evidence)
             erring = evidence.annotators is not None
             made = make_design(stratified=stratified, known=known, erring=erring, most=config.rollouts)
             if not people or candidate is None or not self.strategy.verifies:
@@ -324,20 +344,20 @@ class Campaign:
         aims = certifiable_costs(self.setting.constraints, config.rollouts, config.confidence, audit, aim)
         return aims * (LAST_AIM if 1 < audit == config.audits else 1.0)
 
-    def _some_ahead(self, questions: list[Question]) -> list[Question]:
+    def _some_ahead(self, questions: list[Question], most: int) -> list[Question]:
         """Where people label, some of these are not needed before the next stage: rollouts of some policies of a round,
         or explorers."""
         if self.setting.expert.label is not None or not self.strategy.verifies:
             return questions
         if all(question.slot is None for question in questions):
             source, found, _, _ = questions[0]
-            count = min(AHEAD, len(found) // 3)
+            count = min(most, len(found) // 3)
             now, later = Question(source, found[: len(found) - count]), found[len(found) - count :]
             return [now, *questions[1:], *([Question(source, later, ahead=True)] if count else [])]
         of = {question.slot: question for question in questions}
         ahead, count = set[int | None](), 0
         for slot in AHEAD_SLOTS:
-            if count < AHEAD:
+            if count < most:
                 ahead.add(slot)
                 count += len(of[slot].trajectories)
         return [question._replace(ahead=question.slot in ahead) for question in questions]
@@ -356,8 +376,10 @@ class Campaign:
 
     def _ask_again(self, state: State, source: str, ids: list[int]) -> State:
         """Where people label, ask about some of these a second time, blind: that shows how often they err."""
-        setting, count = self.setting, math.ceil(REPEATED * len(ids))
-        if setting.expert.label is not None or not setting.config.known or not self.strategy.verifies or not count:
+        setting = self.setting
+        left = setting.config.checked - sum(len(group.repeats) for group in state.asked)  # of labels kept for the end
+        count = min(math.ceil(REPEATED * len(ids)), left)
+        if setting.expert.label is not None or not setting.config.known or not self.strategy.verifies or count <= 0:
             return state
         random = np.random.default_rng([setting.seed, len(state.asked)])
         chosen: list[int] = random.choice(ids, count, replace=False).tolist()

@@ -5,7 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sidestep.certification.records import StepPlan
+from sidestep.certification.records import KnownCase, StepPlan
 from sidestep.core.errors import InputError
 from sidestep.core.records import from_json
 from sidestep.planning.rows import Phase
@@ -65,6 +65,8 @@ class State:
     seconds: float = 0.0
     steps: StepPlan | None = None  # where single steps are labelled
     phase: Phase = ""  # of the last planning
+    known: tuple[KnownCase, ...] = ()  # of the first audit, where some are asked about before it
+    hidden: tuple[int, ...] = ()  # their copies, in the same order, as far as they are asked about already
 
     @property
     def asked_ids(self) -> list[int]:
@@ -89,9 +91,9 @@ class State:
 
     @property
     def ahead(self) -> list[int]:
-        """Trajectories whose labels are needed later."""
+        """Trajectories whose labels are needed later, or in the first audit."""
         due = set(self.due.asked_ids)
-        return [i for i in self.asked_ids if i not in due]
+        return [*(i for i in self.asked_ids if i not in due), *self.hidden]
 
     def only(self, known: Container[int]) -> "State":
         """With these trajectories alone."""
@@ -124,6 +126,7 @@ def _looks(state: State, constraints: int) -> list[tuple[str, bool]]:
         ("numbers are negative", state.rows >= 0 and state.seconds >= 0),
         ("a question belongs to nothing", all(_belongs(group, state) for group in state.asked)),
         ("copies are of nothing", all(len(one.repeats) in (0, len(one.ids)) for one in state.asked)),
+        ("copies are of no known case", len(state.hidden) <= len(state.known)),
     ]
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.records import State, read_state
 from sidestep.certification.records import Audit, Forecast
@@ -31,7 +33,7 @@ class Wanted:
     @property
     def words(self) -> str:
         if not self.trajectories:
-            return f"{len(self.ahead)} trajectories can be labelled meanwhile, to check the best candidates"
+            return f"{len(self.ahead)} trajectories can be labelled meanwhile, to check and audit the best candidates"
         count = len(self.trajectories)
         need = f"{count} trajector{'y needs a label' if count == 1 else 'ies need labels'}"
         given = f"{self.labels} of {self.budget} labels are there"
@@ -62,4 +64,6 @@ def wanted(needed: LabelsNeeded | None, run: Run) -> Wanted:
     again = bool(state.asked) and state.asked[-1].deciding and bool(set(ids) & set(state.asked[-1].ids))
     purpose: Purpose = "opinions" if again else "checking" if checking else "learning"
     given = len(state.due.asked_ids) - len(ids)
-    return Wanted(purpose, ids, tuple(state.ahead), given, budget, min(state.round + 1, rounds), rounds)
+    random = np.random.default_rng(len(state.ahead))  # known cases are in no order that gives them away
+    ahead = tuple(random.permutation(np.array(state.ahead, int)).tolist())
+    return Wanted(purpose, ids, ahead, given, budget, min(state.round + 1, rounds), rounds)

@@ -19,6 +19,12 @@ from sidestep.labels.store import Store
 SOURCE = "audit"  # what the store says of the policy whose runs these are
 
 
+def first_copies(store: Store, runs: Trajectory, audit: int) -> list[int]:
+    """The copies that a hearing begins with, if these are the first runs that it hears and no two are alike: people may
+    look at them before the audit."""
+    return store.add(blind_copies(runs, np.zeros(len(runs), int), audit), policy=SOURCE).ids.tolist()
+
+
 @dataclass
 class Hearing:
     """The opinions that one audit has heard; runs that are alike are heard anew each time."""

@@ -1,4 +1,5 @@
-"""Known cases: trajectories whose category is beyond doubt, to be hidden among an audit's questions.
+"""Known cases: trajectories whose category is beyond doubt, to be hidden among an audit's questions, or among rollouts
+that people look at before it.
 
 A case is known when what annotators said and what the safety model predicts leave hardly any doubt. Should one be wrong
 all the same, the right answer to it counts as an error of the annotators, which makes the certificate weaker, never

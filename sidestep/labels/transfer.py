@@ -59,12 +59,13 @@ def export_trajectories(
 ) -> int:
     """Write trajectories, with the label that counts, in the format of `path`'s ending; returns how many.
 
-    `every`: all of them; otherwise those that need a label.
+    `every`: all of them; otherwise those that need a label, without where they came from, which annotators are not to
+    know.
     """
     write = WRITERS[_format(path)]
     with store.transaction(write=False):
         ids, trajectories = store.everything() if every else store.unlabelled()
-        export = Export(ids, trajectories, _remarks(store, ids.tolist(), resolve))
+        export = Export(ids, trajectories, _remarks(store, ids.tolist(), resolve, blind=not every))
     with atomic_file(path) as handle:
         write(store, export, handle)
     return len(ids)
@@ -220,14 +221,15 @@ def _read_labels(
     return labels
 
 
-def _remarks(store: Store, ids: Sequence[int], resolve: Resolve) -> dict[str, list[str]]:
-    """What the table says of each trajectory as a whole, as text."""
+def _remarks(store: Store, ids: Sequence[int], resolve: Resolve, *, blind: bool) -> dict[str, list[str]]:
+    """What the table says of each trajectory as a whole, as text; `blind`: not where it came from."""
     deciding = votes.deciding(store.log(), resolve)
     columns = remark_columns(store.scale)
     remarks: dict[str, list[str]] = {name: [] for name in columns}
     for trajectory, source in zip(ids, store.sources(ids), strict=True):
         said = _in_words(deciding[trajectory], resolve, store.scale) if trajectory in deciding else {}
-        for name, value in (dict.fromkeys(columns) | dict(zip(SOURCES, source, strict=False)) | said).items():
+        about = {} if blind else dict(zip(SOURCES, source, strict=False))
+        for name, value in (dict.fromkeys(columns) | about | said).items():
             remarks[name].append("" if value is None else str(value))
     return remarks
 

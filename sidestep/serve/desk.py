@@ -256,7 +256,8 @@ class Desk:
             self._hand(kept, person.name)
 
     def tray(self, person: Person) -> list[Question]:
-        """A dozen questions that look alike: the closest company among those that are free."""
+        """A dozen questions that look alike: the closest company among those that are free. Unless almost all of them
+        are, no two are the same: nobody is to see what is asked twice."""
         self.read_log()
         mine = self._labels_of(person.name)
         free: list[int] = []
@@ -265,15 +266,19 @@ class Desk:
                 free.append(trajectory)
                 if len(free) == MOST_COMPARED:
                     break
+        if not free:
+            return []
+        features = self.drawing.features(self.store.get(free))
+        different = np.sort(np.unique(features.round(5), axis=0, return_index=True)[1])
+        if len(different) >= TRAY // 2:
+            free, features = [free[row] for row in different.tolist()], features[different]
         if len(free) > TRAY:
-            features = self.drawing.features(self.store.get(free))
             squares = (features**2).sum(axis=1)
             distances = squares[:, None] + squares[None, :] - 2.0 * features @ features.T
             company = np.argsort(distances, axis=1)[:, :TRAY]
             spread = np.take_along_axis(distances, company, axis=1).sum(axis=1)
             free = [free[row] for row in company[int(spread.argmin())].tolist()]
-        if free:
-            self._hand(free, person.name)
+        self._hand(free, person.name)
         return [Question(scene) for scene in self.scenes(free)]
 
     # Answers.

@@ -187,14 +187,14 @@ export class LabelScreen {
     this.update({ campaign });
     const others = progress.questions - progress.answered;
     const titles = {
-      working: "Thank you. Sidestep is learning from your labels",
+      working: campaign?.stage === "explore" ? "Sidestep prepares the first questions" : "Thank you. Sidestep is learning from the labels",
       elsewhere: "Another process works on this run",
       failed: "The campaign has stopped",
     };
     const stages = {
-      explore: "It chooses the first questions.",
+      explore: "It looks for trajectories that go to many places.",
       round: `It fits the safety model and plans${campaign?.words ? ` (${campaign.words})` : ""}.`,
-      polish: "It plans for the last time.",
+      polish: "It plans for the last time, which takes the longest.",
       verify: "It chooses candidates to check.",
       certify: "It prepares the audit: fresh runs of the best policy.",
     };
