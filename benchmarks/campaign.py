@@ -44,7 +44,7 @@ class Campaign:
             begin = ["plan", self.model, *self.options, "--seed", str(self.seed), "--out", str(folder)]
             start = ["resume", str(folder)] if (folder / "config.json").exists() else begin
             said = subprocess.run([sys.executable, "-m", "sidestep", *start, "--quiet", "--json"], capture_output=True)
-            if said.returncode not in (0, 1):  # 1: finished, not certified
+            if not (folder / "result.json").exists():
                 raise RuntimeError(f"{self.name}, seed {self.seed}: {said.stderr.decode()}")
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         limit = best_safe_return(self.model) if "penalty" in result else None
