@@ -13,6 +13,7 @@ from sidestep.planning.bank import BankSchedule, GradientBank
 from sidestep.safety.counted import CountedEvents
 from sidestep.safety.hazard import HazardModel
 
+HIGHEST = 1e9  # return: safety costs a lot
 TOLERANCES = np.array([[0.05], [0.2], [0.5], [0.9]])
 SCHEDULE = BankSchedule(
     slots=4, rounds=1, searching_rounds=0, round_epochs=1, polish_epochs=4, polish_test=1, least_rate=0.1
@@ -47,9 +48,9 @@ def test_the_last_planning_ends_when_nothing_gets_better(made, monkeypatch):
     monkeypatch.setattr(bank, "PATIENCE", 1)
     monkeypatch.setattr(bank, "CLEARLY", 1e9)
     polished.begin_polish(safety, TOLERANCES, lost=False)
-    first = polished.polish(safety)
+    first = polished.polish(safety, HIGHEST)
     assert not first.finished
-    assert polished.polish(safety).finished, "the second test of four"
+    assert polished.polish(safety, HIGHEST).finished, "the second test of four"
     assert polished.polishing is None
 
 
@@ -71,12 +72,16 @@ def test_the_last_planning_anneals_the_loosest_slots_in_the_end():
     annealing.prepare(safety)
     annealing.begin_polish(safety, TOLERANCES, lost=False)
     assert annealing.phase == "gradient"
-    first = annealing.polish(safety)
+    begun = annealing.state
+    cheap = annealing.polish(safety, -1e9)
+    assert (cheap.phase, cheap.finished, annealing.phase) == ("gradient", True, ""), "safety costs nothing"
+    annealing.state = begun
+    first = annealing.polish(safety, HIGHEST)
     assert (first.phase, len(first.rows), annealing.phase) == ("gradient", 4, "annealing")
     cut = annealing.polishing.learners
     assert {head.squash for head in cut.policy.heads} == {"clip"}
     assert np.array_equal(cut.tolerances, TOLERANCES[-bank.ANNEALED :].astype(np.float32))
-    second = annealing.polish(safety)
+    second = annealing.polish(safety, HIGHEST)
     assert (second.phase, list(second.slots), second.finished) == ("annealing", [2, 3], False)
     assert [row.seed_index for row in second.rows] == [2, 3]
     saved = annealing.state
@@ -86,7 +91,7 @@ def test_the_last_planning_anneals_the_loosest_slots_in_the_end():
     annealing.state = saved
     tests = [second]
     while not tests[-1].finished:
-        tests.append(annealing.polish(safety))
+        tests.append(annealing.polish(safety, HIGHEST))
     assert [test.rows[0].epoch for test in tests] == [2, 4, 6, 8, 10, 12]
     noise = [np.exp(np.asarray(test.policies.log_std)).max() for test in tests]
     assert noise == sorted(noise, reverse=True), "it falls from test to test"

@@ -140,7 +140,8 @@ class TrajectoryStrategy:
         if not state.candidates:
             state = self._begin_polish(state, evidence)
         began = time.perf_counter()
-        phase, rows, policies, slots, finished = self.bank.polish(self.planned)
+        highest = max(slot.mean_return for one in state.rounds[:-1] for slot in one.slots)
+        phase, rows, policies, slots, finished = self.bank.polish(self.planned, highest)
         self.setting.show("polishing", None)
         state = self._log(state, rows)
         candidates = []

@@ -45,6 +45,8 @@ ANNEALED = 2  # slots
 ANNEAL_BATCH, ANNEAL_CAP = 500, 1.0  # trajectories; `PathwiseCost.cap`
 ANNEAL_NOISE, ANNEAL_NOISE_END = 0.5, 0.003
 ANNEAL_EPOCHS, ANNEAL_TESTS = 12, 6  # epochs, in those of the first phase; tests
+# It can gain no more than safety costs, which on HVAC is 0.05 % of the return.
+WORTH = 0.005  # share of the best return known, whatever its cost, by which a policy must be below it for that
 POLISH_RATE = 2 / 3  # the step size of the last planning, as a share of the usual one
 POPULATION = 1000  # of the search in a round
 PATIENCE = 3  # tests of the last planning without a better policy in any slot before it ends
@@ -119,8 +121,8 @@ class PolicyBank(Protocol):
         model of this structure: for a checkpoint to be loaded into."""
         ...
 
-    def polish(self, safety: SafetyModel) -> "Polished":
-        """The last planning up to its next test."""
+    def polish(self, safety: SafetyModel, highest: float) -> "Polished":
+        """The last planning up to its next test; `highest` is the best return known, whatever it costs."""
         ...
 
     def predict(self, policies: BankPolicy, safety: SafetyModel) -> list[PlanRow]:
@@ -236,16 +238,16 @@ class GradientBank:
             cut = Annealing(replace(chosen, policy=chosen.policy.cut_at_bounds()))
             self.polishing = _first(learners) if phase == "gradient" else cut
 
-    def polish(self, safety: SafetyModel) -> Polished:
+    def polish(self, safety: SafetyModel, highest: float) -> Polished:
         """Up to the next test of the first phase, or of the second."""
         if isinstance(self.polishing, Annealing):
             assert isinstance(safety, CountedEvents)
             return self._anneal(self.polishing, safety)
         assert self.polishing is not None
         self.polisher.set_safety_model(safety)
-        return self._polish_by_gradient(self.polishing, safety)
+        return self._polish_by_gradient(self.polishing, safety, highest)
 
-    def _polish_by_gradient(self, polishing: Polishing, safety: SafetyModel) -> Polished:
+    def _polish_by_gradient(self, polishing: Polishing, safety: SafetyModel, highest: float) -> Polished:
         """Policies that lost their way go on from good ones. Where none is better than before for some tests, this was
         the last one."""
         state, rows = self.polisher.advance(_as_state(polishing.learners))
@@ -259,12 +261,13 @@ class GradientBank:
         none_yet = not np.isfinite(best).any()
         stale = 0 if better.any() or none_yet else int(polishing.stale) + 1
         done = int(learners.epoch[0]) >= self.polisher.config.epochs or stale >= PATIENCE
+        found = np.where(better, returns, best).astype(np.float32)
         # Annealing takes a million trajectories: with recurrent networks as safety model that would be minutes.
         anneals = isinstance(self.polisher.config.reward, Pathwise) and isinstance(safety, CountedEvents)
+        anneals = anneals and highest - found.max() > WORTH * abs(highest)
         restarted = _restarted(learners, returns, costs)
         if not done:
-            highest = np.where(better, returns, best).astype(np.float32)
-            self.polishing = Polishing(restarted, highest, np.array(stale))
+            self.polishing = Polishing(restarted, found, np.array(stale))
         else:
             self.polishing = self._begin_annealing(restarted, safety) if anneals else None
         return Polished("gradient", rows, learners.policy, range(self.schedule.slots), done and not anneals)

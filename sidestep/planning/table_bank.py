@@ -114,7 +114,7 @@ class TableBank:
     def expect(self, safety: SafetyModel, phase: Phase) -> None:
         """Nothing changes: one test is all of it."""
 
-    def polish(self, safety: SafetyModel) -> Polished:
+    def polish(self, safety: SafetyModel, highest: float) -> Polished:
         """An optimum needs no polish."""
         rows = self.advance(0, safety, self.tolerances, False)
         return Polished("gradient", rows, self.policies, range(len(rows)), finished=True)
