@@ -3,10 +3,15 @@
 The names below are imported when they are first used, so that `import sidestep` stays light.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import Any
 
 from sidestep.runtime import moved
+
+TYPE_CHECKING = False  # that of `typing`, which takes longer to import than all else here
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
