@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from campaign import Campaign, certified
-from runner import merged, parser, results, seeds_of
+from runner import commits, merged, parser, results, seeds_of
 
 from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, read_rows, write_table
@@ -57,6 +57,7 @@ def summary(rows: list[Figures]) -> list[Figures]:
                 "labels": round(np.mean([row["labels_used"] for row in mine])),
                 "said in words": sum(row.get("pattern") is not None for row in mine),
                 "seconds": round(np.mean([row["seconds"] for row in mine])),
+                "commit": ", ".join(sorted({row["commit"] for row in mine})),
             }
         )
     return found
@@ -72,8 +73,11 @@ def main() -> None:
         for name, problem in wanted.items()
         for seed in seeds_of(options)
     ]
-    rows = merged(read_rows(options.out / "few_labels.json"), results(jobs, options), by=("name", "seed"))
-    about = heading("Few labels", sorted({row["seed"] for row in rows}))
+    found = results(jobs, options)
+    new = [{**row, "commit": made} for row, made in zip(found, commits(jobs, options), strict=True)]
+    rows = merged(read_rows(options.out / "few_labels.json"), new, by=("name", "seed"))
+    about = heading("Few labels", sorted({row["seed"] for row in rows})) | {"seconds": "of one busy core"}
+    del about["commit"]  # each row has its own
     write_table(options.out, "few_labels", rows, about, shown=summary(rows))
 
 

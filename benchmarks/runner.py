@@ -41,6 +41,12 @@ def results(jobs: Sequence[Job], options: argparse.Namespace) -> list[Figures]:
     return [runner.result(job) for job in jobs]
 
 
+def commits(jobs: Sequence[Job], options: argparse.Namespace) -> list[str]:
+    """The commit of the code that did each of these jobs."""
+    records = [Jobs(options.runs).record(job) for job in jobs]
+    return [record.commit if record else "" for record in records]
+
+
 def merged(rows: Sequence[Figures], new: Sequence[Figures], by: Sequence[str]) -> list[Figures]:
     """The rows, where a new one takes the place of the one with the same values of `by`, or comes last."""
     place = {tuple(row[name] for name in by): row for row in (*rows, *new)}
