@@ -5,8 +5,6 @@
 writes few_labels.json and few_labels.md into benchmarks/results. Finished runs found in the folder are not run again.
 """
 
-from pathlib import Path
-
 import numpy as np
 from campaign import Campaign, certified
 from runner import commits, merged, parser, results, seeds_of
@@ -14,7 +12,7 @@ from runner import commits, merged, parser, results, seeds_of
 from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, read_rows, write_table
 
-RULES = str(Path(__file__).parent / "few_rules.py")
+RULES = "benchmarks/few_rules.py"
 GREENHOUSE = ("--rule", "examples/mould.py:rule", "--constraint", "none>=0.95")
 
 
