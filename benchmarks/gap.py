@@ -31,6 +31,14 @@ CONSTRAINT = "none>=0.95"
 Options = dict[str, str | int | float]
 # The oracle's rule is exact, so that no margin is needed but for the noise of a test.
 ORACLE: Options = {"observe": "memory", "margin": 0.1, "epochs": 600, "lookahead_rounds": 12, "squash": "clip"}
+ANNEALED: Options = {  # as in the last planning of a campaign
+    "lookahead_rounds": 0,
+    "noise_start": 0.5,
+    "noise_end": 0.003,
+    "log_cap": 1,
+    "batch": 500,
+    "epochs": 2400,
+}
 VARIANTS: dict[str, dict[str, Options]] = {
     "navigation": {
         "default": {},
@@ -43,6 +51,7 @@ VARIANTS: dict[str, dict[str, Options]] = {
     },
     "navigation, oracle": {
         "default": ORACLE,
+        "annealed": ORACLE | ANNEALED,
         "no lookahead": ORACLE | {"lookahead_rounds": 0},
         "no lookahead, 3 times the epochs": ORACLE | {"lookahead_rounds": 0, "epochs": 1800},
         "squash tanh": ORACLE | {"squash": "tanh"},
