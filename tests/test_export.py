@@ -315,6 +315,7 @@ def test_onnx_of_the_optimum_over_a_horizon(tmp_path):
 
 def test_without_the_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "sidestep.deploy.onnx_policy", raising=False)  # as in a fresh process
     with pytest.raises(InputError, match=r"pip install 'sidestep\[onnx\]'"):
         export_policy(make_policy(Box(), jax.random.key(1), widths=(8,)), tmp_path / "policy.onnx")
 
