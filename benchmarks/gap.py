@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from dynamic_program import limit
 from oracles import CounterOracle, in_box
-from runner import RESULTS, parser, results, seeds_of
+from runner import RESULTS, commits, merged, parser, results, seeds_of
 
 import sidestep
 from sidestep.cluster.jobs import Figures, Job
@@ -23,7 +23,7 @@ from sidestep.models.domains.navigation.rule import DIRTY_X, DIRTY_Y
 from sidestep.planning.options import with_options
 from sidestep.planning.plan import plan
 from sidestep.planning.presets import preset
-from sidestep.reproduce.tables import heading, write_table
+from sidestep.reproduce.tables import heading, read_rows, write_table
 
 ROLLOUTS = 4000
 BEST = {"hvac": -481_926.0, "reservoir": -4_518.0}  # benchmarks/results/bounds.md: reached, and an upper bound
@@ -101,10 +101,10 @@ def gap(domain: str, found: Figures) -> float:
 
 
 def main() -> None:
-    made = parser(__doc__, "gap", first_seed=21)
-    made.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    made.add_argument("--variants", nargs="+", help="names of variants; without it all of them")
-    asked = made.parse_args()
+    asking = parser(__doc__, "gap", first_seed=21)
+    asking.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    asking.add_argument("--variants", nargs="+", help="names of variants; without it all of them")
+    asked = asking.parse_args()
     jobs, names = [], []
     for domain in asked.only:
         for variant, options in VARIANTS[domain].items():
@@ -115,7 +115,7 @@ def main() -> None:
                 Job(f"{domain}-{variant}-{seed}", Planned(domain, options, seed), group=f"{domain}-{variant}")
                 for seed in seeds_of(asked)
             ]
-    found = results(jobs, asked)
+    found, made = results(jobs, asked), commits(jobs, asked)
     count, rows = asked.seeds, []
     for index, (domain, variant) in enumerate(names):
         own = found[index * count : (index + 1) * count]
@@ -129,10 +129,13 @@ def main() -> None:
                 "least free": min(one["free"] for one in own) if "oracle" in domain else None,
                 "mean gap": float(np.mean(gaps)),
                 "largest gap": max(gaps),
+                "seeds": ", ".join(map(str, seeds_of(asked))),
+                "commit": ", ".join(sorted(set(made[index * count : (index + 1) * count]))),
             }
         )
     about = heading("What the planner loses to the limit, by cause", list(seeds_of(asked)))
-    write_table(asked.out, "gap", rows, about)
+    del about["commit"], about["seeds"]  # each row has its own
+    write_table(asked.out, "gap", merged(read_rows(asked.out / "gap.json"), rows, by=("problem", "variant")), about)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ POLISH: dict[str, str | int | float] = {
 # Then the policies of the loosest slots, of which the answer is often one, are cut at their bounds and annealed:
 # trained with noise that falls from a quarter of an action's range to almost nothing. Noise smooths what is a choice
 # (one way or the other, by what was counted so far), and its slow end sharpens the choice again. With an exact
-# counter as safety model this lowers the gap to Navigation's frontier from 1.9 to 0.5, and to 0.9 with noise of 0.2.
-# With a cap of 1 it counts whether a trajectory does harm, and not how deep in it is (benchmarks/gap.py).
+# counter as safety model the gap to Navigation's frontier is then 0.9 (benchmarks/gap.py). With a cap of 1 it counts
+# whether a trajectory does harm, and not how deep in it is.
 ANNEALED = 2  # slots
 ANNEAL_BATCH, ANNEAL_CAP = 500, 1.0  # trajectories; `PathwiseCost.cap`
 ANNEAL_NOISE, ANNEAL_NOISE_END = 0.5, 0.003
