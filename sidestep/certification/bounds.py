@@ -34,9 +34,13 @@ ALL_RUNS = 0.54  # of what is left, for the bound by all labels; the rest for th
 @lru_cache(maxsize=4096)
 def lower_bound(successes: int, trials: int, alpha: float) -> float:
     """The largest p that can be claimed as a lower bound at level alpha."""
+    return 0.0 if successes == 0 else _beta_quantile(alpha, successes, trials - successes + 1)
+
+
+def _beta_quantile(share: float, a: int, b: int) -> float:
     from scipy.special import betaincinv  # slow to import
 
-    return 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, alpha))
+    return float(betaincinv(a, b, share))
 
 
 def upper_bound(successes: int, trials: int, alpha: float) -> float:
@@ -119,15 +123,13 @@ def certifiable_chance(tolerance: float, rollouts: int, alpha: float, passing: f
 
     k is the largest count whose upper bound is within the tolerance, and P(count <= k) = passing at the chance.
     """
-    from scipy.stats import beta  # takes a second to import
-
     if fewest_rollouts(tolerance, alpha, 1.0) > rollouts:
         return None
     low, high = 0, rollouts  # the count lies in [low, high)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if upper_bound(middle, rollouts, alpha) <= tolerance else (low, middle)
-    return float(beta.ppf(1.0 - passing, low + 1, rollouts - low))
+    return _beta_quantile(1.0 - passing, low + 1, rollouts - low)
 
 
 def fewest_rollouts(tolerance: float, alpha: float, share: float = CERTIFYING) -> float:

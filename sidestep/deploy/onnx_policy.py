@@ -101,8 +101,8 @@ class Graph:
     """Operations one after the other. What no output needs is left out in the end."""
 
     def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
         self.inputs: dict[str, Recorded] = {}
         self.outputs: dict[str, Recorded] = {}
 
@@ -129,8 +129,8 @@ class Graph:
         self.nodes[-1].output[0] = name
         self.outputs[name] = Recorded(self, name, made.value)
 
-    def made(self, words: str) -> Any:
-        needed, nodes = set(self.outputs), list[Any]()
+    def made(self, words: str) -> onnx.ModelProto:
+        needed, nodes = set(self.outputs), list[onnx.NodeProto]()
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
                 needed.update(node.input)
@@ -148,7 +148,7 @@ class Graph:
         )
 
 
-def _described(recorded: "Recorded") -> Any:
+def _described(recorded: "Recorded") -> onnx.ValueInfoProto:
     shape = [*(["batch"] if recorded.shape else []), *recorded.shape[1:]]
     return helper.make_tensor_value_info(recorded.name, helper.np_dtype_to_tensor_dtype(recorded.dtype), shape)
 
