@@ -55,7 +55,7 @@ from sidestep.core.constraints import cost_matrix, parse_constraints
 from sidestep.core.errors import InputError, LabelsNeeded
 from sidestep.core.records import to_json
 from sidestep.labels.copies import blind_copies
-from sidestep.runs.loaded import LoadedRun
+from sidestep.runs.loaded import SAFETY, LoadedRun
 from sidestep.safety.base import predict
 from sidestep.safety.io import safety_header
 
@@ -320,7 +320,7 @@ class Campaign:
 
     def _pattern(self) -> str | None:
         """What the safety model learned, in words, where it could be said."""
-        file = self.setting.run.path / "safety.safetensors"
+        file = self.setting.run.path / SAFETY
         about = safety_header(file).about if file.exists() else None
         return about.pattern if about else None
 

@@ -42,6 +42,7 @@ from sidestep.planning.exact import all_pairs
 from sidestep.planning.plan import Planner
 from sidestep.policies.files import load_policy
 from sidestep.policies.networks import NetworkPolicy
+from sidestep.runs.loaded import SAFETY
 from sidestep.runs.records import Round
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.config import FitConfig, fit_settings
@@ -121,7 +122,7 @@ class PairStrategy:
         return replace(state, stage="verify", candidates=(candidate,), steps=steps)
 
     def policy_of(self, candidate: Candidate) -> BankPolicy:
-        file = self.setting.run.path / "safety.safetensors"
+        file = self.setting.run.path / SAFETY
         safety = load_safety(file) if file.is_file() else None
         return load_policy(self.setting.run.path / candidate.file, self.model, safety)
 
@@ -231,7 +232,7 @@ class PairStrategy:
         safety: SafetyModel = make_safety("markov", *sizes, key=key, hidden=(64, 64), dropout=0.0)
         safety, _ = fit(safety, jax.tree.map(lambda leaf: leaf[rows], self.pairs), category[rows], pair_fit(), key)
         names = [*spec.state.names, *spec.action.names]
-        target = setting.run.target("safety.safetensors")
+        target = setting.run.target(SAFETY)
         save_safety(target, safety, setting.store.scale, names, {"labels": len(rows)})
         planner = Planner(self.model, safety, setting.constraints, setting.planning)
         tolerances = np.round([numbers], 6)

@@ -20,6 +20,7 @@ from sidestep.planning.methods import Exact
 from sidestep.planning.rows import PlanRow
 from sidestep.planning.table_bank import TableBank
 from sidestep.policies.files import load_policy
+from sidestep.runs.loaded import SAFETY
 from sidestep.runs.records import Round, Slot
 from sidestep.safety.base import SafetyModel
 from sidestep.safety.config import fit_settings
@@ -32,7 +33,6 @@ from sidestep.safety.report import FitReport
 
 EXPLORING, FITTING, PLANNING, ASKING = range(4)  # streams of keys that never meet
 NAMES = {"gradient": "polished", "annealing": "annealed"}  # of the policies' files, by the phase that they come from
-SAFETY = "safety.safetensors"  # in a run's folder: what the last planning is against
 STEPS_READ = 10_000  # of a minibatch of a fit, at most: long trajectories are read a few at a time
 
 

@@ -108,7 +108,12 @@ class CountedEvents(NetworkModel):
         return self.directions.reshape(-1, self.directions.shape[-1]).T
 
     def shape(self) -> Layers:
-        return Layers(statistic=self.statistic, limit=self.limit, alike=tuple(n for group in self.alike for n in group))
+        return Layers(statistic=self.statistic, limit=self.limit, alike=self.flat_alike)
+
+    @property
+    def flat_alike(self) -> tuple[int, ...]:
+        """`alike` as it is given."""
+        return tuple(number for group in self.alike for number in group)
 
     def with_standardisation(self, standardisation: Standardisation) -> Self:
         """Features keep their own units until a fit has seen them."""
@@ -284,7 +289,7 @@ def pruned(model: CountedEvents) -> CountedEvents:
         key=jax.random.key(0),
         statistic=model.statistic,
         limit=model.limit,
-        alike=tuple(number for group in model.alike for number in group),
+        alike=model.flat_alike,
         looks=tuple(looks.tolist()),
     )
     return jax.tree.unflatten(jax.tree.structure(blank), jax.tree.leaves(smaller))
