@@ -16,10 +16,13 @@ from sidestep.safety.config import FitConfig
 from sidestep.safety.counted import SIDES, CountedEvents, idle_sides, pruned
 from sidestep.safety.families import normalised
 from sidestep.safety.fit_counted import (
+    LAPSE,
+    SLACK,
     ascend,
     counted_rows,
     from_box,
     log_likelihood,
+    mark_slack,
     search_box,
     told_by,
     with_features_seen,
@@ -180,6 +183,53 @@ def test_families_trust_counted_events_where_they_explain_and_hazards_where_not(
     assert isinstance(member, CountedEvents)
     assert weight > 0.9
     assert report.scores.best_or_not_accuracy > 0.9
+
+
+def test_the_pattern_is_found_although_answers_are_wrong_and_marks_are_off():
+    """One answer in ten is wrong; marks are uniformly up to two steps off, and anywhere where the answer is wrong."""
+    walked, random = walks(250, 6), np.random.default_rng(6)
+    truth, marks = categories_and_marks(in_a_box(walked), "count")
+    said = np.where(random.random(250) < 0.1, (truth + random.integers(1, 3, 250)) % 3, truth).astype(np.int32)
+    anywhere = random.integers(0, STEPS, marks.shape)
+    moved = np.where(marks >= 0, marks + random.integers(-2, 3, marks.shape), anywhere)
+    moved = np.maximum.accumulate(np.clip(moved, 0, STEPS - 1), axis=1)
+    moved = np.where(np.arange(1, 3)[None] <= said[:, None], moved, -1).astype(np.int32)
+    likelihood = np.where(np.eye(3, dtype=bool)[said], 0.9, 0.05)
+    config = FitConfig(steps=60, check_every=30, held_out=0.2)
+    fresh = make_safety("families", 2, 2, 3, key=jax.random.key(1), units=4, alike=(0, 2, 2, 2))
+    told = {"marks": moved, "likelihood": likelihood, "room": 250}
+    fitted, _ = learn(fresh, walked, said, config, jax.random.key(2), **told)
+    weight, member = fitted.members_by_weight()[0]
+    assert isinstance(member, CountedEvents)
+    assert weight > 0.9
+    later = walks(400, 7)
+    truth, _ = categories_and_marks(in_a_box(later), "count")
+    assert np.mean(predict(fitted, later).argmax(axis=1) == truth) > 0.95
+
+
+def test_how_far_marks_are_off_is_read_from_them(boxed):
+    model, walked, categories, marks = boxed
+    told = told_by(model, walked, categories, marks)
+    found = search_box(model, told)
+    np.testing.assert_allclose(mark_slack(told, found), SLACK, atol=0.06)
+    random = np.random.default_rng(0)
+    moved = np.where(marks >= 0, np.clip(marks + random.integers(-2, 3, marks.shape), 0, STEPS - 1), -1)
+    chances = mark_slack(told_by(model, walked, categories, moved.astype(np.int32)), found)
+    assert sum(chances) == pytest.approx(1.0)
+    assert chances[2] > 0.4
+
+
+def test_a_wrong_answer_weighs_as_much_as_its_annotator_errs(boxed):
+    """Where the model is sure of another category, log P(said) is that of the annotator's slip, its marks anywhere."""
+    model, walked, categories, _ = boxed
+    marks = np.full((150, 2), -1, np.int32)
+    wrong = np.where(categories == 0, 2, 0).astype(np.int32)
+    likelihood = np.where(np.eye(3, dtype=bool)[wrong], 1.0, 0.08)
+    sure = predict(model, walked)
+    rows = np.flatnonzero(sure[np.arange(150), categories] > 0.999)
+    assert len(rows) > 20
+    found = np.asarray(log_likelihood(model, counted_rows(walked, wrong, marks, 150, likelihood)))[:150]
+    np.testing.assert_allclose(found[rows], np.log((1 - LAPSE) * 0.08 + LAPSE / 3), atol=0.05)
 
 
 def test_a_member_that_the_labels_refute_has_no_weight():

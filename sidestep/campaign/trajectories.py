@@ -180,7 +180,7 @@ class TrajectoryStrategy:
     def _fit(self, state: State, evidence: Evidence) -> tuple[State, FitReport, Float[np.ndarray, "slot constraint"]]:
         """Fit to all labels so far; how good the fit is, and the tolerances to plan at."""
         setting, config = self.setting, self.setting.config
-        known, categories = evidence.labelled
+        known, categories = evidence.trajectories, evidence.categories  # as said; `likelihood` says what is true
         setting.show("fitting", None)
         first = not state.varied
         settings = replace(
@@ -209,7 +209,7 @@ class TrajectoryStrategy:
         )
         progress = state.round / config.rounds
         tolerances = tolerance_schedule(setting.constraints, self.aims, progress, evidence.optimism, self.loosest)
-        both_sides = varied(setting.constraints, categories)
+        both_sides = varied(setting.constraints, evidence.labelled[1])
         tolerances = np.where(both_sides[None, :], tolerances, 1.0)
         return replace(state, varied=bool(both_sides.any())), report, tolerances
 

@@ -23,7 +23,9 @@ IMAGINED = 200.0  # answers for each true category
 ERROR = 0.02  # of the imagined answers, where no question was asked twice
 DIFFERING = 2  # pairs of answers to one question that differ, before anybody is said to err
 ROUNDS = 30  # of expectation maximisation
-DOUBT = 0.02  # share of a prediction that is spread over all categories
+# Share of a prediction that is spread over all categories. With little of it a safety model that is sure and wrong
+# turns right labels into slips, and no label shows that it is wrong.
+DOUBT = 0.2
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ All starts are fitted in one program: full-batch Adam in a loop, mapped over the
 the search found, whose sides keep their features. The others are free: their sides may come to look at any entries and
 squares of entries, so that they can be oblique or round, with a price on what they look at.
 
-A label may be wrong. It is taken at its word with chance 1 - LAPSE, and says nothing otherwise; that is part of the
-likelihood and not of the model, which says what is true.
+A label may be wrong. It is taken at its word with chance 1 - LAPSE, and says nothing otherwise; where annotators are
+known to err, it says of each category how likely the answer would be if that were the truth. Marks belong to the
+category that was said; if another one is the truth they may be anywhere. All this is part of the likelihood and not of
+the model, which says what is true.
 """
 
 from functools import partial
@@ -29,7 +31,8 @@ from sidestep.safety.derived import derive
 
 BOX_RATE, FREE_RATE = 0.003, 0.03  # of Adam: the sides of a box are nearly where they should be
 LAPSE = 0.02  # chance that a label says nothing
-SLACK = (0.8, 0.15, 0.05)  # chances that a mark is right, off by up to one step, by up to two
+SLACK = (0.8, 0.15, 0.05)  # chances that a mark is right, off by up to one step, by up to two; or what marks show
+IMAGINED_MARKS = 20.0  # marks that are as far off as SLACK says, before any is seen
 SPARSITY = 0.004  # price of what a free side looks at
 FREE = 3  # starts that are free
 SIDE_PRICE = 2.0  # of a side in the search, in nats, beside half the logarithm of the number of labels
@@ -45,7 +48,9 @@ class CountedRows(NamedTuple):
     length: Int[Array, " rows"]
     categories: Int[Array, " rows"]
     marks: Int[Array, "rows levels"]
+    said: Float[Array, "rows categories"]  # how likely the answer is for each truth
     weights: Float[Array, " rows"]
+    slack: Float[Array, " steps"]  # chances that a mark is off by up to so many steps; the same for all rows
 
 
 def told_by(model: CountedEvents, trajectory: Trajectory, categories: np.ndarray, marks: np.ndarray) -> Told:
@@ -161,20 +166,61 @@ def _discriminant(box: CountedEvents, told: Told, allowed: np.ndarray) -> tuple[
     return direction, float(-direction @ middle)
 
 
-def counted_rows(trajectory: Trajectory, categories: np.ndarray, marks: np.ndarray, room: int) -> CountedRows:
-    count = len(categories)
-    parts = (trajectory.states, trajectory.actions, trajectory.length, categories, marks, np.ones(count, np.float32))
-    return CountedRows(*pad_rows(parts, bucket(max(count, room))))
+def counted_rows(
+    trajectory: Trajectory,
+    categories: np.ndarray,
+    marks: np.ndarray,
+    room: int,
+    likelihood: np.ndarray | None = None,
+    slack: tuple[float, ...] = SLACK,
+) -> CountedRows:
+    """`likelihood`: how likely what was said is for each true category, up to a factor; None where nobody errs."""
+    count, size = len(categories), marks.shape[1] + 1
+    heard = np.eye(size)[categories] if likelihood is None else likelihood / likelihood.max(axis=1, keepdims=True)
+    said = np.asarray((1.0 - LAPSE) * heard + LAPSE / size, np.float32)
+    parts = (trajectory.states, trajectory.actions, trajectory.length, categories, marks, said)
+    padded = pad_rows((*parts, np.ones(count, np.float32)), bucket(max(count, room)))
+    return CountedRows(*padded, jnp.asarray(slack, jnp.float32))
+
+
+def mark_slack(told: Told, found: Found) -> tuple[float, ...]:
+    """Chances w_s that a mark is off by up to s steps, by how far marks are from where this event has its thresholds.
+
+    Marks at distance d with chance p_d (to each side) are a mixture of uniform windows of the widths 2 s + 1:
+    w_s = (2 s + 1) (p_s - p_{s+1}). Never much smaller than SLACK, so that a few exact marks do not make it brittle.
+    """
+    so_far = boxes.running(told.inside(found.boxes), "run" if found.statistic == "run" else "count")
+    widest = len(SLACK) - 1
+    imagined = np.array([sum(w / (2 * s + 1) for s, w in enumerate(SLACK) if s >= d) for d in range(widest + 1)])
+    counts = IMAGINED_MARKS * imagined * np.where(np.arange(widest + 1) > 0, 2.0, 1.0)
+    for level, threshold in enumerate(found.thresholds):
+        rows = told.marked(level)
+        reached = so_far[:, rows] >= threshold
+        first, marks = reached.argmax(axis=0), told.marks[rows, level]
+        off = np.abs(first - marks)[reached.any(axis=0)]
+        counts += np.bincount(off[off <= widest], minlength=widest + 1)
+    density = counts / counts.sum() / np.where(np.arange(widest + 1) > 0, 2.0, 1.0)
+    widths = 2 * np.arange(widest + 1) + 1
+    chances = np.maximum(widths * -np.diff(density, append=0.0), SLACK)
+    return tuple((chances / chances.sum()).tolist())
 
 
 def log_likelihood(model: CountedEvents, rows: CountedRows) -> Float[Array, " rows"]:
-    """log P(label) of each row, marks included, with lapses."""
+    """log P(label) of each row, marks included; see `log_label`."""
     found = model.counters(rows.states, rows.actions, rows.length)  # (time, row, counter)
-    of_category = jnp.take_along_axis(model.categories_of(found[-1], rows.length), rows.categories[:, None], axis=1)[
-        :, 0
-    ]
-    total = jnp.logaddexp(jnp.log1p(-LAPSE) + of_category, jnp.log(LAPSE / model.categories))
-    return total + jnp.sum(_log_marks(model, found, rows), axis=1)
+    return log_label(model.categories_of(found[-1], rows.length), _log_marks(model, found, rows), rows)
+
+
+def log_label(
+    log_probabilities: Float[Array, "rows categories"], log_marks: Float[Array, "rows levels"], rows: CountedRows
+) -> Float[Array, " rows"]:
+    """log sum_t P(t) P(said | t) P(marks | t, said); marks of a slip, t != said, are anywhere in the trajectory."""
+    steps = jnp.maximum(rows.length, 1).astype(log_marks.dtype)
+    slip = -jnp.log(steps) * jnp.sum(rows.marks >= 0, axis=1, dtype=log_marks.dtype)
+    truthful = jax.nn.one_hot(rows.categories, rows.said.shape[1], dtype=bool)
+    of_marks = jnp.where(truthful, jnp.sum(log_marks, axis=1)[:, None], slip[:, None])
+    said = jnp.where(rows.weights[:, None] > 0, rows.said, 1.0)
+    return jax.nn.logsumexp(log_probabilities + jnp.log(said) + of_marks, axis=1)
 
 
 def _log_marks(model: CountedEvents, found: Array, rows: CountedRows) -> Float[Array, "rows levels"]:
@@ -186,11 +232,11 @@ def _log_marks(model: CountedEvents, found: Array, rows: CountedRows) -> Float[A
         each = model.survival_of(counter, jnp.broadcast_to(rows.length[:, None], at.shape))
         return jnp.where(at < 0, 1.0, jnp.exp(jnp.diagonal(each, axis1=1, axis2=2)))
 
-    reached = 1.0 - survival(jnp.broadcast_to(rows.length[:, None] - 1, rows.marks.shape))
+    last = jnp.broadcast_to(rows.length[:, None] - 1, rows.marks.shape)
+    reached = 1.0 - survival(last)
     near = sum(
-        chance
-        * (survival(rows.marks - slack - 1) - survival(jnp.minimum(rows.marks + slack, rows.length[:, None] - 1)))
-        for slack, chance in enumerate(SLACK)
+        rows.slack[off] * (survival(rows.marks - off - 1) - survival(jnp.minimum(rows.marks + off, last)))
+        for off in range(len(rows.slack))
     )
     share = jnp.clip(near / jnp.maximum(reached, 1e-6), 0.0, 1.0)
     steps = rows.length[:, None].astype(share.dtype)

@@ -23,11 +23,14 @@ from sidestep.safety.fit_counted import (
     BOX_RATE,
     FREE_RATE,
     LAPSE,
+    SLACK,
     CountedRows,
     ascend,
     counted_rows,
     free_starts,
     from_box,
+    log_label,
+    mark_slack,
     member_of,
     search_box,
     stacked,
@@ -45,7 +48,7 @@ BOX_STEPS, FREE_STEPS, LAST_STEPS = 40, 150, 80  # of Adam: from a box, from els
 CONTENDING = 25.0  # nats by which the box of one statistic may be behind that of the other to be fitted further
 EXPLAINED = 0.01  # share of wrong answers up to which a box needs no freer one beside it
 MOST_STEPS, FEWEST = 100_000, 200  # steps that an ascent reads at most, and trajectories that it reads anyway
-WINDOW = 1  # steps by which a held-out mark may be off
+WINDOW = 2  # steps by which a held-out mark may be off
 
 
 def learn(
@@ -76,7 +79,8 @@ def learn(
         marks = np.full((len(categories), model.categories - 1), -1, np.int32)
     train, held = split(categories, config.held_out, generator(jax.random.split(key, 3)[0]))
     judges = held if len(held) else train
-    known = Known(trajectory, categories, np.asarray(marks, np.int32), room)
+    noisy = None if likelihood is None else np.asarray(likelihood, np.float32)
+    known = Known(trajectory, categories, np.asarray(marks, np.int32), noisy, room)
     tried = _tried(model, known.part(train), key)
     groups = (hazards, *(group.with_members(one.members) for group, one in zip(model.counted, tried, strict=True)))
     foreseen = _foreseen(model, known.part(np.arange(len(categories))[-new:])) if new else None
@@ -96,10 +100,12 @@ class Known(NamedTuple):
     trajectory: Trajectory
     categories: Int[np.ndarray, " batch"]
     marks: Int[np.ndarray, "batch levels"]
+    likelihood: Float[np.ndarray, "batch categories"] | None  # of what was said, for each truth; None: nobody errs
     room: int
 
     def part(self, rows: np.ndarray) -> "Known":
-        return Known(self.trajectory[rows], self.categories[rows], self.marks[rows], self.room)
+        noisy = None if self.likelihood is None else self.likelihood[rows]
+        return Known(self.trajectory[rows], self.categories[rows], self.marks[rows], noisy, self.room)
 
     def some(self) -> "Known":
         """As many as an ascent reads, from the first to the last: all, unless they are very many steps."""
@@ -107,8 +113,8 @@ class Known(NamedTuple):
         rows = np.unique(np.linspace(0, len(self.categories) - 1, min(most, len(self.categories))).astype(int))
         return self.part(rows)._replace(room=min(self.room, most))
 
-    def rows(self) -> CountedRows:
-        return counted_rows(self.trajectory, self.categories, self.marks, self.room)
+    def rows(self, slack: tuple[float, ...] = SLACK) -> CountedRows:
+        return counted_rows(self.trajectory, self.categories, self.marks, self.room, self.likelihood, slack)
 
 
 class Tried(NamedTuple):
@@ -117,6 +123,7 @@ class Tried(NamedTuple):
     members: CountedEvents  # a stack: the box, and the best free one
     found: Found
     fitted: tuple[bool, bool]  # whether each was; others are not trusted
+    slack: tuple[float, ...]  # of marks
 
 
 def _tried(model: Families, known: Known, key: PRNGKeyArray) -> list[Tried]:
@@ -127,19 +134,20 @@ def _tried(model: Families, known: Known, key: PRNGKeyArray) -> list[Tried]:
     known_before = np.asarray(model.weights.logs)[model.hazards.size :: KEPT] > UNTRUSTED  # of each statistic, its box
     earlier = [boxes_of(one) if before else () for one, before in zip(blank, known_before, strict=True)]
     boxes = [search_box(one, told, before) for one, before in zip(fresh, earlier, strict=True)]
-    best = max(found.score for found in boxes)
-    rows, tried = known.some().rows(), []
+    best = max(boxes, key=lambda found: found.score)
+    slack = mark_slack(told, best)
+    rows, tried = known.some().rows(slack), []
     for one, found in zip(fresh, boxes, strict=True):
         box = from_box(one, found, told)
-        if found.score < best - CONTENDING:
-            tried.append(Tried(stacked([box, box]), found, (False, False)))
+        if found.score < best.score - CONTENDING:
+            tried.append(Tried(stacked([box, box]), found, (False, False), slack))
             continue
         [(fitted, _)] = ascend([box], rows, BOX_STEPS, BOX_RATE)
         if found.wrong <= EXPLAINED * found.answers:
-            tried.append(Tried(stacked([fitted, fitted]), found, (True, False)))
+            tried.append(Tried(stacked([fitted, fitted]), found, (True, False), slack))
             continue
         free, _ = max(ascend(free_starts(box, told, key), rows, FREE_STEPS, FREE_RATE), key=lambda one: one[1])
-        tried.append(Tried(stacked([fitted, free]), found, (True, True)))
+        tried.append(Tried(stacked([fitted, free]), found, (True, True), slack))
     return tried
 
 
@@ -150,7 +158,7 @@ def _on_all(one: Tried, known: Known) -> CountedEvents:
     box, free = (member_of(one.members, index) for index in (0, 1))
     told = told_by(box, *known[:3])
     box = from_box(box, refined(told, one.found, box.limit), told)
-    rows = known.some().rows()
+    rows = known.some().rows(one.slack)
     [(box, _)] = ascend([box], rows, LAST_STEPS, BOX_RATE)
     if one.fitted[1]:
         [(free, _)] = ascend([free], rows, LAST_STEPS, BOX_RATE)
@@ -187,9 +195,6 @@ def _judged(stack: SafetyModel, rows: CountedRows) -> Float[Array, "member rows"
 
 def _log_label(member: SafetyModel, rows: CountedRows) -> Float[Array, " rows"]:
     parts = (rows.states, rows.actions, rows.length)
-    chances = jnp.exp(member.log_probabilities(*parts))
-    of_category = jnp.take_along_axis(chances, rows.categories[:, None], axis=1)[:, 0]
-    total = jnp.log((1.0 - LAPSE) * of_category + LAPSE / member.categories)
     survival = jnp.exp(running_survival(member, *parts))  # (row, time, level)
     at = lambda step: jnp.take_along_axis(survival, jnp.maximum(step, 0)[:, None, :], axis=1)[:, 0]  # noqa: E731
     last = jnp.broadcast_to(rows.length[:, None] - 1, rows.marks.shape)
@@ -197,7 +202,7 @@ def _log_label(member: SafetyModel, rows: CountedRows) -> Float[Array, " rows"]:
     inside = before - at(jnp.minimum(rows.marks + WINDOW, last))
     share = jnp.clip(inside / jnp.maximum(1.0 - at(last), 1e-6), 0.0, 1.0)
     of_marks = jnp.log((1.0 - LAPSE) * share + LAPSE / jnp.maximum(rows.length[:, None], 1).astype(share.dtype))
-    return total + jnp.sum(jnp.where(rows.marks >= 0, of_marks, 0.0), axis=1)
+    return log_label(member.log_probabilities(*parts), jnp.where(rows.marks >= 0, of_marks, 0.0), rows)
 
 
 def running_survival(
