@@ -25,7 +25,7 @@ DIFFERING = 2  # pairs of answers to one question that differ, before anybody is
 ROUNDS = 30  # of expectation maximisation
 # Share of a prediction that is spread over all categories. With little of it a safety model that is sure and wrong
 # turns right labels into slips, and no label shows that it is wrong.
-DOUBT = 0.2
+DOUBT = 0.1
 
 
 @dataclass(frozen=True)

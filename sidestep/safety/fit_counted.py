@@ -180,7 +180,7 @@ def counted_rows(
     said = np.asarray((1.0 - LAPSE) * heard + LAPSE / size, np.float32)
     parts = (trajectory.states, trajectory.actions, trajectory.length, categories, marks, said)
     padded = pad_rows((*parts, np.ones(count, np.float32)), bucket(max(count, room)))
-    return CountedRows(*padded, jnp.asarray(slack, jnp.float32))
+    return CountedRows(*(*padded, jnp.asarray(slack, jnp.float32)))
 
 
 def mark_slack(told: Told, found: Found) -> tuple[float, ...]:
