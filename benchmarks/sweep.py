@@ -6,10 +6,11 @@
     python benchmarks/sweep.py scaling --seeds 4                                       one worker and two
     python benchmarks/sweep.py schedule --folders RUNS/whole                           1 to 100 workers, on paper
 
-writes sweep-frontier, sweep-points, sweep-kill and scaling (.json, .md). `kill` makes the same sweep twice, the
-second time with a worker killed in its first round, and compares the answers bit by bit. Its campaigns are short ones:
-300 labels with marks, few rounds and epochs. It goes on where it was stopped. `scaling` makes a
-small sweep of Driving with one worker and with two. `schedule` computes from the measured seconds of a sweep's jobs how
+writes sweep-frontier, sweep-points, sweep-kill and scaling (.json, .md). The campaigns of `points` are short ones: 300
+labels with marks, few rounds and epochs. `kill` makes the same sweep twice, the second time with a worker killed in its
+first round, and compares the answers bit by bit; its campaigns are shorter still, with one hazard model as safety
+model, since it asks whether the answers are the same and not how good they are. Both go on where they were stopped.
+`scaling` makes a small sweep of Driving with one worker and with two. `schedule` computes from the measured seconds of a sweep's jobs how
 long 1 to 100 workers would take, also with more seeds: jobs begin in their order as soon as what they need is done, and
 each takes some time of the one process that gives jobs out and takes their files. Both write their part of `scaling`.
 """
@@ -45,6 +46,7 @@ SHORT = {  # campaigns of a minute or two, whose audits can prove 0.99
     "polish_epochs": 50,
     "rollouts": 5000,
 }
+QUICK = SHORT | {"learner": "hazard", "members": 1, "first_fit": 200, "later_fit": 100}
 CARRIED = 40  # jobs, for what giving out one of them costs
 TWO = "none>=0.5,0.9"  # the small sweep of `scaling`
 Needs = Mapping[str, Sequence[str]]  # by name: the jobs that come before
@@ -79,8 +81,8 @@ def frontier(options) -> None:
     write_table(options.out, "sweep-frontier", rows, heading(title, seeds_of(options)))
 
 
-def points(options) -> Frontier:
-    """The sweep whose worker is killed in `kill`, here without that."""
+def points(options) -> None:
+    """The frontier of short campaigns, and what their labels cost."""
     whole_folder = options.runs / "whole"
     whole = Sweep(_short(options), whole_folder).run("local", 2, say)
     rows = [
@@ -100,16 +102,15 @@ def points(options) -> Frontier:
         rows,
         about | _labels(whole, options) | {"code of the jobs": _commits(whole_folder)},
     )
-    return whole
 
 
-def _short(options) -> Request:
+def _short(options, campaign: Mapping[str, object] = SHORT) -> Request:
     return Request(
         options.model,
         ordered_tolerances(options.tolerances),
         seed=options.first_seed,
         seeds=options.seeds,
-        campaign={"labels": options.labels, **SHORT},
+        campaign={"labels": options.labels, **campaign},
     )
 
 
@@ -126,7 +127,7 @@ def _labels(found: Frontier, options) -> Figures:
 
 
 def kill(options) -> None:
-    whole = points(options)
+    whole = Sweep(_short(options, QUICK), options.runs / "whole").run("local", 2, say)
     killed = options.runs / "killed.txt"  # once, also where this program is begun again
 
     def kill_one(text: str) -> None:
@@ -136,7 +137,7 @@ def kill(options) -> None:
             killed.write_text(f"process {victim.pid} at: {text}\n")
             victim.kill()
 
-    cut = Sweep(_short(options), options.runs / "cut").run("local", 2, kill_one)
+    cut = Sweep(_short(options, QUICK), options.runs / "cut").run("local", 2, kill_one)
     row = {
         "model": options.model,
         "points": len(cut.points),
@@ -145,7 +146,12 @@ def kill(options) -> None:
         "certified": sum(point.certified for point in cut.points),
         **_labels(cut, options),
     }
-    write_table(options.out, "sweep-kill", [row], heading("A sweep whose worker is killed", seeds_of(options)))
+    write_table(
+        options.out,
+        "sweep-kill",
+        [row],
+        heading("A sweep whose worker is killed", seeds_of(options)) | {"campaigns": QUICK},
+    )
 
 
 def _bare(found: Frontier, folder: Path) -> list:
