@@ -7,12 +7,13 @@
     python benchmarks/sweep.py schedule --folders RUNS/whole                           1 to 100 workers, on paper
 
 writes sweep-frontier, sweep-points, sweep-kill and scaling (.json, .md). The campaigns of `points` are short ones: 300
-labels with marks, few rounds and epochs. `kill` makes the same sweep twice, the second time with a worker killed in its
-first round, and compares the answers bit by bit; its campaigns are shorter still, with one hazard model as safety
+labels with marks, few rounds and epochs. `kill` makes the same sweep twice, the second time with a worker killed in
+its first round, and compares the answers bit by bit; its campaigns are shorter still, with one hazard model as safety
 model, since it asks whether the answers are the same and not how good they are. Both go on where they were stopped.
-`scaling` makes a small sweep of Driving with one worker and with two. `schedule` computes from the measured seconds of a sweep's jobs how
-long 1 to 100 workers would take, also with more seeds: jobs begin in their order as soon as what they need is done, and
-each takes some time of the one process that gives jobs out and takes their files. Both write their part of `scaling`.
+`scaling` makes a small sweep of Driving with one worker and with two. `schedule` computes from the measured seconds of
+a sweep's jobs how long 1 to 100 workers would take, also with more seeds: jobs begin in their order as soon as what
+they need is done, and each takes some time of the one process that gives jobs out and takes their files. Both write
+their part of `scaling`.
 """
 
 import heapq
