@@ -2,11 +2,11 @@
 
     python benchmarks/annotators.py                      600 labels with marks, two people who err in 5 %, five seeds
     python benchmarks/annotators.py --models greenhouse --labels 2000 --people 1
-    python benchmarks/annotators.py --what audits        labels of an audit against the error; draws the picture
+    python benchmarks/annotators.py --what audits        labels of an audit against the error
 
 A simulated person says what the model's rule says, but with the given chance another category; marks are up to two
 steps off. Every question is answered by the next person in turn. What is certified is compared with the rule itself on
-fresh rollouts. Runs are in --runs; finished ones are not run again.
+fresh rollouts. Runs are in --runs; finished ones are not run again. The picture shows both tables.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Literal
 import jax
 import matplotlib
 import numpy as np
-from runner import merged, parser, results, seeds_of
+from runner import commits, merged, parser, results, seeds_of
 
 from sidestep.campaign.job import Job as Asked
 from sidestep.campaign.job import begin
@@ -45,6 +45,7 @@ MODELS = {
 }
 OFF = 2  # steps that a mark may be away
 OFTEN = 0.9  # share of audits that end in a certificate, from which on a point is filled
+SHOWN = 600  # labels of the campaigns in the picture
 TRUE_ROLLOUTS = 20_000  # by which the true rate of an answer is known
 
 
@@ -163,7 +164,7 @@ def draw(rows: list[Figures], whole: list[Figures], path: Path) -> None:
             axes.scatter(errors, labels, s=40 / people**2, facecolors=fills, edgecolors=f"C{number}", zorder=3)
     if whole:
         points = [100 * row["error"] for row in whole], [row["audit labels"] for row in whole]
-        axes.scatter(*points, marker="x", color="black", label="campaigns with 600 labels, all audits")
+        axes.scatter(*points, marker="x", color="black", label=f"campaigns with {SHOWN} labels, all audits")
     axes.set_xlabel("wrong answers of the annotators, %")
     axes.set_ylabel("labels of an audit of none>=0.95")
     axes.set_ylim(0)
@@ -187,8 +188,13 @@ def audits(options: argparse.Namespace) -> None:
         "two annotators": "take turns; one errs half as often as said, the other one and a half times as often",
     }
     write_table(options.out, "annotators-audits", rows, about)
-    whole = [row for row in read_rows(options.out / "annotators.json") if row["labels"] <= 600]
-    draw(rows, whole, options.picture)
+    picture(options)
+
+
+def picture(options: argparse.Namespace) -> None:
+    """Of both tables."""
+    rows, whole = (read_rows(options.out / f"{name}.json") for name in ("annotators-audits", "annotators"))
+    draw(rows, [row for row in whole if row["labels"] == SHOWN], options.picture)
 
 
 def campaigns(options: argparse.Namespace) -> None:
@@ -199,7 +205,8 @@ def campaigns(options: argparse.Namespace) -> None:
     ]
     jobs = [Job("-".join(str(value) for value in vars(task).values()).replace(".", ""), task) for task in wanted]
     found = results(jobs, options)
-    new = [vars(task) | result for task, result in zip(wanted, found, strict=True)]
+    made = zip(wanted, found, commits(jobs, options), strict=True)
+    new = [vars(task) | result | {"commit": commit} for task, result, commit in made]
     old = read_rows(options.out / "annotators.json")
     rows = merged(old, new, ["model", "labels", "people", "error", "seed"])
     about = heading("Campaigns with people who err", seeds_of(options)) | {
@@ -209,6 +216,7 @@ def campaigns(options: argparse.Namespace) -> None:
         "foreseen": "what was said before the first audit: chance of a certificate, and labels of that audit",
     }
     write_table(options.out, "annotators", rows, about)
+    picture(options)
 
 
 def main() -> None:
