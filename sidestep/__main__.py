@@ -2,6 +2,6 @@
 
 import sys
 
-from sidestep.cli.main import main
+from sidestep.cli.main import program
 
-sys.exit(main())
+sys.exit(program())

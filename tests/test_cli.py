@@ -159,6 +159,17 @@ def test_bad_input_in_a_process_of_its_own(arguments):
     assert "Traceback" not in finished.stderr
 
 
+def test_a_fault_of_our_own_has_a_status_of_its_own_and_keeps_its_traceback(tmp_path):
+    code = "import sys, sidestep.cli.main as m; m.COMMANDS['models'].does = 'models:gone'; sys.exit(m.program())"
+    kept = os.environ | {"TMPDIR": str(tmp_path)}
+    finished = subprocess.run([sys.executable, "-c", code, "models"], capture_output=True, text=True, env=kept)
+    assert finished.returncode == 70
+    assert finished.stderr.count("\n") == 1
+    [file] = tmp_path.glob("sidestep-fault-*.txt")
+    assert str(file) in finished.stderr
+    assert file.read_text().startswith("Traceback")
+
+
 def test_a_reader_that_goes_away_is_no_error():
     code = textwrap.dedent(f"""
         import os

@@ -3,6 +3,8 @@
 import difflib
 import os
 import sys
+import tempfile
+import traceback
 from importlib import import_module
 
 from sidestep import __version__
@@ -43,7 +45,21 @@ def help_text() -> str:
 
 EXIT = """\
 Exit status: 0 done (plan, resume, certify: every constraint is certified), 1 finished but not certified, or infeasible,
-2 bad input, 3 labels are needed."""
+2 bad input, 3 labels are needed, 70 a fault of Sidestep itself, whose traceback is in the file that is named."""
+
+FAULT = 70  # as in sysexits.h
+
+
+def program() -> int:
+    """`main` as a program: a fault of Sidestep itself has a status of its own, and its traceback is kept in a file."""
+    try:
+        return main()
+    except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="sidestep-fault-", suffix=".txt", delete=False) as kept:
+            kept.write(traceback.format_exc())
+        said = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
+        print(f"sidestep: this is a fault of Sidestep itself ({said}); please report it with {kept.name}", file=sys.stderr)
+        return FAULT
 
 
 def main(arguments: list[str] | None = None) -> int:
