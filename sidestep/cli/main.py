@@ -58,7 +58,8 @@ def program() -> int:
         with tempfile.NamedTemporaryFile("w", prefix="sidestep-fault-", suffix=".txt", delete=False) as kept:
             kept.write(traceback.format_exc())
         said = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
-        print(f"sidestep: this is a fault of Sidestep itself ({said}); please report it with {kept.name}", file=sys.stderr)
+        text = f"sidestep: this is a fault of Sidestep itself ({said}); please report it with {kept.name}"
+        print(text, file=sys.stderr)
         return FAULT
 
 
