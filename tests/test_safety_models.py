@@ -76,16 +76,17 @@ def test_padding_changes_nothing(name, length, rubbish, seed):
 
 @cache
 def compiled(name):
+    """The answers of a model: thousands of small programs become one."""
     model = make(name)
     return jax.jit(lambda states, actions, length: model.log_probabilities(states, actions, length))
 
 
 @every_model
 def test_a_trajectory_cut_to_its_own_length_is_the_same(name):
-    model, one = make(name), batch(1, seed=4)
+    answers, one = compiled(name), batch(1, seed=4)
     for length in (1, 5):
-        whole = model.log_probabilities(one.states, one.actions, jnp.array([length]))[0]
-        cut = model.log_probabilities(one.states[0, :length], one.actions[0, :length], jnp.asarray(length))
+        whole = answers(one.states, one.actions, jnp.array([length]))[0]
+        cut = answers(one.states[0, :length], one.actions[0, :length], jnp.asarray(length))
         np.testing.assert_allclose(cut, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -102,8 +103,9 @@ def test_alone_and_in_a_batch_are_the_same(name):
 def test_probabilities_sum_to_one_and_survival_is_ordered(name, categories, members):
     model, many = make(name, categories, members), batch(16)
     parts = (many.states, many.actions, many.length)
-    np.testing.assert_allclose(np.exp(model.log_probabilities(*parts)).sum(axis=1), 1.0, rtol=1e-5)
-    survival = np.asarray(model.log_survival(*parts))
+    both = eqx.filter_jit(lambda model, *parts: (model.log_probabilities(*parts), model.log_survival(*parts)))
+    log_probabilities, survival = map(np.asarray, both(model, *parts))
+    np.testing.assert_allclose(np.exp(log_probabilities).sum(axis=1), 1.0, rtol=1e-5)
     assert survival.shape == (16, categories - 1)
     assert (np.diff(survival, axis=1) >= -1e-6).all()
     assert (survival <= 1e-6).all()
@@ -117,6 +119,7 @@ def test_gradients_agree_with_finite_differences(name):
         random = np.random.default_rng(1)
         directions = [jnp.asarray(random.normal(size=part.shape)) for part in (one.states, one.actions)]
 
+        @jax.jit
         def total(step):
             states, actions = (p + step * d for p, d in zip((one.states, one.actions), directions, strict=True))
             return jnp.sum(model.log_probabilities(states, actions, one.length) * jnp.array([[1.0, -0.5, 0.3]]))
@@ -147,19 +150,30 @@ def test_files_that_are_no_safety_models_are_refused_in_one_sentence(content, tm
         load_safety(tmp_path / "missing.safetensors")
 
 
+def compiled_stream(name, members):
+    model = make(name, members=members)
+    return (
+        jax.jit(lambda: model.start()),
+        jax.jit(lambda memory, state, action: model.advance(memory, state, action)),
+        jax.jit(lambda memory: (model.risk(memory), model.features(memory))),
+        jax.jit(lambda states, actions, length: model.log_probabilities(states, actions, length)),
+    )
+
+
 @every_model
 @pytest.mark.parametrize("members", [1, 2])
 def test_streaming_ends_where_the_whole_trajectory_does(name, members):
-    model, one = make(name, members=members), batch(1, seed=5)
+    one = batch(1, seed=5)
     length = int(one.length[0])
-    memory = model.start()
+    start, advance, seen, answers = compiled_stream(name, members)
+    memory = start()
     for step in range(length):
-        memory = model.advance(memory, one.states[0, step], one.actions[0, step])
-    whole = np.exp(np.asarray(model.log_probabilities(one.states[0], one.actions[0], one.length[0])))
+        memory = advance(memory, one.states[0, step], one.actions[0, step])
+    whole = np.exp(np.asarray(answers(one.states[0], one.actions[0], one.length[0])))
     worse = np.cumsum(whole[::-1])[::-1][1:]
-    np.testing.assert_allclose(model.risk(memory), worse, rtol=1e-4, atol=1e-6)
-    features = np.asarray(model.features(memory))
-    assert features.shape == model.features(model.start()).shape
+    risk, features = map(np.asarray, seen(memory))
+    np.testing.assert_allclose(risk, worse, rtol=1e-4, atol=1e-6)
+    assert features.shape == seen(start())[1].shape
     assert np.isfinite(features).all()
 
 
