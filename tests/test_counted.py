@@ -174,11 +174,11 @@ def test_hopeless_trajectories_have_a_gradient_that_leads_out(boxed):
 
 
 def test_families_trust_counted_events_where_they_explain_and_hazards_where_not():
-    walked = walks(200, 5)
+    walked = walks(250, 5)
     categories, marks = categories_and_marks(in_a_box(walked), "count")
     config = FitConfig(steps=60, check_every=30, held_out=0.2)
     fresh = make_safety("families", 2, 2, 3, key=jax.random.key(1), units=4, alike=(0, 2, 2, 2))
-    fitted, report = learn(fresh, walked, categories, config, jax.random.key(2), marks=marks, room=200)
+    fitted, report = learn(fresh, walked, categories, config, jax.random.key(2), marks=marks, room=250)
     weight, member = fitted.members_by_weight()[0]
     assert isinstance(member, CountedEvents)
     assert weight > 0.9

@@ -112,6 +112,7 @@ def test_gradients_agree_with_finite_differences(kind):
         model, exact, windows = wide((make_safety(kind, 1, 1, 3, key=jax.random.key(0)), trajectory, windows))
         direction = jnp.asarray(np.random.default_rng(1).normal(size=exact.states.shape))
 
+        @jax.jit
         def total(step):
             states = exact.states + step * direction
             return jnp.sum(model.learn_marked(states, exact.actions, exact.length, windows, None)[1])
@@ -126,8 +127,9 @@ def test_a_model_without_marks_learns_from_the_category(kind):
     model = make_safety(kind, 1, 1, 3, key=jax.random.key(0))
     windows = windows_of(np.full_like(marks, -1), categories, np.asarray(trajectory.length), 1)
     parts = (trajectory.states, trajectory.actions, trajectory.length)
-    log_probabilities, joint, _ = model.learn_marked(*parts, jax.tree.map(jnp.asarray, windows), None)
-    plain = model.log_probabilities(*parts)
+    told = (*parts, jax.tree.map(jnp.asarray, windows), None)
+    log_probabilities, joint, _ = jax.jit(lambda: model.learn_marked(*told))()
+    plain = jax.jit(lambda: model.log_probabilities(*parts))()
     np.testing.assert_allclose(log_probabilities, plain, rtol=1e-6)
     np.testing.assert_allclose(joint, np.asarray(plain)[np.arange(6), categories], rtol=1e-4, atol=1e-5)
 
