@@ -106,6 +106,23 @@ def test_a_sweep_goes_on_where_it_was_stopped_and_takes_more_seeds(made):
         small_sweep(folder, "here", labels=80)
 
 
+def test_several_models_are_swept_together_and_each_is_as_if_alone(made, tmp_path):
+    folder, frontier = made
+    (tmp_path / "other.py").write_text(YARD)
+    models = [f"{folder / 'yard.py'}:yard", f"{tmp_path / 'other.py'}:yard"]
+    said = []
+    found = sidestep.sweep(models, TOLERANCES, out=tmp_path / "out", say=said.append, **SMALL)
+    assert said[0] == "8 jobs to do, 0 found done"
+    for one, name in zip(found, ("yard.py-yard", "other.py-yard"), strict=True):
+        assert [replace(point, seconds=0) for point in one.points] == [replace(p, seconds=0) for p in frontier.points]
+        assert one.exact == frontier.exact
+        for point in one.points:
+            assert (tmp_path / "out" / name / point.run / "report.html").is_file()
+        assert (tmp_path / "out" / name / "frontier.html").is_file()
+    with pytest.raises(InputError, match="names differ"):
+        sidestep.sweep([models[0]] * 2, TOLERANCES, out=tmp_path / "twice", **SMALL)
+
+
 def test_the_command_line_says_the_same(made, capsys):
     folder, frontier = made
     yard = folder / "yard.py"
@@ -114,6 +131,11 @@ def test_the_command_line_says_the_same(made, capsys):
     assert main([*command, str(folder / "here"), *options, "--json"]) == (0 if frontier.certified else 1)
     printed = json.loads(capsys.readouterr().out)
     assert [point["mean"] for point in printed["points"]] == [point.mean for point in frontier.points]
+    (folder / "other.py").write_text(YARD)
+    more = ["--models", f"{folder / 'other.py'}:yard", "--json"]
+    assert main([*command, str(folder / "both"), *options, *more]) == (0 if frontier.certified else 1)
+    for one in json.loads(capsys.readouterr().out):
+        assert [point["mean"] for point in one["points"]] == [point.mean for point in frontier.points]
 
 
 @pytest.mark.parametrize(

@@ -441,12 +441,18 @@ class Sweep:
     methods: tuple[str, ...] = option(
         (), f"A method of `sidestep plan`, one of {', '.join(METHODS)}. May be given several times."
     )
+    models: tuple[str, ...] = option(
+        (),
+        "A further model, with a frontier of its own in OUT/MODEL, as the first has then. May be given several times.",
+    )
     seeds: int = option(1, "Runs at each tolerance, counted up from --seed.", least=1, most=MOST_SEEDS)
     cluster: str | None = option(None, CLUSTER)
     workers: int | None = option(None, WORKERS, least=1, most=256)
     seed: int = option(0, SEED, least=0)
     quiet: bool = option(False, QUIET)
-    json: bool = option(False, "Print frontier.json on standard output, and nothing else there.")
+    json: bool = option(
+        False, "Print frontier.json on standard output, and nothing else there; a list of them for several models."
+    )
     campaign: Given = handed_on(OF_CAMPAIGN, CAMPAIGN)
     planning: Given = handed_on(OF_PLANNER, PLANNING)
 

@@ -1,6 +1,7 @@
 """`sidestep sweep`: the price of safety, as a table, a figure and a page."""
 
 import time
+from dataclasses import replace
 
 from sidestep.cli.commands import METHODS
 from sidestep.cli.commands import Sweep as Asked
@@ -10,7 +11,7 @@ from sidestep.core.errors import InputError
 from sidestep.core.records import to_json
 from sidestep.frontier.page import HEADS, PAGE, sentence, table_rows
 from sidestep.frontier.records import Frontier, Request, ordered_tolerances
-from sidestep.frontier.sweep import Sweep
+from sidestep.frontier.sweep import Sweep, part_of, sweep_all
 
 
 def sweep(asked: Asked) -> int:
@@ -19,7 +20,7 @@ def sweep(asked: Asked) -> int:
     for method in methods:
         if method not in METHODS:
             raise InputError(f"there is no method '{method}'; there are {', '.join(METHODS)}", place="--methods")
-    request = Request(
+    first = Request(
         model=asked.model,
         tolerances=ordered_tolerances(asked.tolerances),
         constraints=asked.constraint,
@@ -30,19 +31,27 @@ def sweep(asked: Asked) -> int:
         campaign=asked.campaign,
         planning=asked.planning,
     )
+    requests = [first, *(replace(first, model=model) for model in asked.models)]
     begun, quiet = time.perf_counter(), asked.quiet or asked.json
 
     def tell(text: str) -> None:
         say(f"[{time.perf_counter() - begun:7.0f} s] {text}", stderr=True, quiet=quiet)
 
     with stoppable("give the same command to go on", quiet):
-        frontier = Sweep(request, asked.out).run(asked.cluster, asked.workers, tell)
+        if asked.models:
+            found = sweep_all(requests, asked.out, asked.cluster, asked.workers, tell)
+        else:
+            found = (Sweep(first, asked.out).run(asked.cluster, asked.workers, tell),)
     if asked.json:
-        say_json(to_json(frontier))
+        say_json([to_json(one) for one in found] if asked.models else to_json(found[0]))
     else:
-        _print(frontier)
-        say(f"open {(asked.out / PAGE).resolve()}")
-    return CERTIFIED if frontier.certified else NOT_CERTIFIED
+        for frontier in found:
+            folder = asked.out / part_of(frontier.request.model) if asked.models else asked.out
+            if asked.models:
+                say(f"{frontier.request.model}:")
+            _print(frontier)
+            say(f"open {(folder / PAGE).resolve()}")
+    return CERTIFIED if all(one.certified for one in found) else NOT_CERTIFIED
 
 
 def _print(frontier: Frontier) -> None:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from sidestep import __version__
 from sidestep.campaign import job as campaign_job
@@ -34,8 +34,16 @@ ASKED, FOUND = "sweep.json", "frontier.json"
 EXACT = "exact"
 
 
+@overload
+def sweep(model: str | Path, tolerances: str | Sequence[str], **options: Any) -> Frontier: ...
+
+
+@overload
+def sweep(model: Sequence[str | Path], tolerances: str | Sequence[str], **options: Any) -> tuple[Frontier, ...]: ...
+
+
 def sweep(
-    model: str | Path,
+    model: str | Path | Sequence[str | Path],
     tolerances: str | Sequence[str],
     *,
     out: str | Path,
@@ -49,10 +57,10 @@ def sweep(
     workers: int | None = None,
     say: Say = print,
     **options: Any,
-) -> Frontier:
+) -> Frontier | tuple[Frontier, ...]:
     """The return that is possible at each tolerance, certified, with labels shared between the tolerances.
 
-    model        what MODEL is on the command line
+    model        what MODEL is on the command line; or several, each of which has a frontier of its own
     tolerances   "none>=0.9,0.95,0.99": one constraint with several bounds
     out          the folder for the frontier and all runs; the same call goes on where it was stopped
     expert       a rule's name or `file.py:function`; without it the model's own
@@ -62,26 +70,53 @@ def sweep(
     cluster      "local", or the address of a Dask scheduler; `workers`: processes of a local one
     options      every other option of `sidestep plan`, by its name
     """
-    if not isinstance(model, str | Path) or not (expert is None or isinstance(expert, str)):
+    alone = isinstance(model, str | Path)
+    models = (model,) if isinstance(model, str | Path) else tuple(model)
+    if not all(isinstance(one, str | Path) for one in models) or not (expert is None or isinstance(expert, str)):
         raise InputError("the jobs of a sweep are data: give model and expert by name, such as file.py:object")
     held = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     campaign, planning = sorted_options(options, labels)
-    request = Request(
-        str(model), ordered_tolerances(tolerances), held, expert, tuple(methods), seed, seeds, campaign, planning
-    )
-    return Sweep(request, Path(out)).run(cluster, workers, say)
+    bounds = ordered_tolerances(tolerances)
+    requests = [
+        Request(str(one), bounds, held, expert, tuple(methods), seed, seeds, campaign, planning) for one in models
+    ]
+    if alone:
+        return Sweep(requests[0], Path(out)).run(cluster, workers, say)
+    return sweep_all(requests, Path(out), cluster, workers, say)
+
+
+def sweep_all(
+    requests: Sequence[Request], out: Path, cluster: str | None, workers: int | None, say: Say
+) -> tuple[Frontier, ...]:
+    """Sweeps of several models, each in a folder of its own. The jobs of all wait in one line for the workers."""
+    parts = [part_of(request.model) for request in requests]
+    if not parts or len(set(parts)) < len(parts):
+        raise InputError(
+            f"expected models whose names differ, since each has a folder, not {', '.join(parts) or 'none'}",
+            place="--models",
+        )
+    sweeps = [Sweep(request, out, part) for request, part in zip(requests, parts, strict=True)]
+    every = [one.begin() for one in sweeps]
+    with open_cluster(cluster, workers) as engine:
+        Jobs(out, command()).run([job for jobs in every for job in jobs], say, engine)
+    return tuple(one.finish(jobs) for one, jobs in zip(sweeps, every, strict=True))
 
 
 class Sweep:
-    """One sweep in its folder."""
+    """The sweep of one model, in its folder; or in a `part` of that of several."""
 
-    def __init__(self, request: Request, out: Path) -> None:
-        self.request, self.out, self.jobs = request, out, Jobs(out, command())
+    def __init__(self, request: Request, out: Path, part: str = "") -> None:
+        self.request, self.out, self.jobs = request, out / part, Jobs(out, command())
+        self.part = f"{part}/" if part else ""  # where this sweep's folder is, from that of the jobs
 
     def run(self, cluster: str | None, workers: int | None, say: Say) -> Frontier:
         every = self.begin()
         with open_cluster(cluster, workers) as engine:
             self.jobs.run(every, say, engine)
+        return self.finish(every)
+
+    def finish(self, every: Sequence[Job]) -> Frontier:
+        """Frontier, figure and page, once all jobs are done."""
         frontier = self._frontier(every)
         atomic_write(self.out / FOUND, json.dumps(to_json(frontier), indent=1) + "\n")
         write_page(self.out, frontier)
@@ -152,14 +187,15 @@ class Sweep:
         files = {name: read_bytes(begun.run.path / name) for name in inputs}
         files["config.json"] = (json.dumps(to_json(replace(begun.config, **changes)), indent=1) + "\n").encode()
         for name, content in files.items():
-            if not (self.out / folder / name).exists():
-                (self.out / folder / name).parent.mkdir(parents=True, exist_ok=True)
-                atomic_write(self.out / folder / name, content)
+            target = self.jobs.out / folder / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(target, content)
         return tuple(f"{folder}/{name}" for name in files)
 
     def _star(self, method: str, seed: int, begun: LoadedRun) -> list[Job]:
         """Rounds that all tolerances share, and one run for each that goes on from there."""
-        home, rounds = f"runs/{method}/seed-{seed}", f"{method}-seed{seed}-rounds"
+        home, rounds = self._home(method, seed), f"{self._job(method)}-seed{seed}-rounds"
         shared = f"{home}/rounds"
         reads = self._like(begun, shared, seed=seed, loosest=self._constraints(self.request.tolerances[0]))
         jobs = [Job(rounds, SharedRounds(shared), reads=reads)]
@@ -170,7 +206,7 @@ class Sweep:
 
     def _chain(self, method: str, seed: int, begun: LoadedRun) -> list[Job]:
         """The strictest tolerance first; each of the others has the labels of all before it."""
-        home, jobs, source = f"runs/{method}/seed-{seed}", list[Job](), ""
+        home, jobs, source = self._home(method, seed), list[Job](), ""
         for tolerance in reversed(self.request.tolerances):
             folder, constraints = f"{home}/{slug(tolerance)}", self._constraints(tolerance)
             reads = () if source else self._like(begun, folder, seed=seed)
@@ -181,18 +217,25 @@ class Sweep:
         return jobs
 
     def _exact(self, begun: LoadedRun) -> list[Job]:
-        folder = str(begun.run.path.relative_to(self.out))
+        folder, name = str(begun.run.path.relative_to(self.jobs.out)), self._job(EXACT)
         reads = self._like(begun, folder)
         return [
-            Job(f"{EXACT}-{slug(tolerance)}", ExactOptimum(folder, self._constraints(tolerance)), EXACT, reads=reads)
+            Job(f"{name}-{slug(tolerance)}", ExactOptimum(folder, self._constraints(tolerance)), name, reads=reads)
             for tolerance in self.request.tolerances
         ]
 
     def _constraints(self, tolerance: str) -> tuple[str, ...]:
         return (*self.request.constraints, tolerance)
 
+    def _home(self, method: str, seed: int) -> str:
+        return f"{self.part}runs/{method}/seed-{seed}"
+
+    def _job(self, name: str) -> str:
+        """A job's name, which tells it from those of other models."""
+        return self.part.replace("/", "-") + name
+
     def _name(self, method: str, seed: int, tolerance: str) -> str:
-        return f"{method}-seed{seed}-{slug(tolerance)}"
+        return f"{self._job(method)}-seed{seed}-{slug(tolerance)}"
 
     def _frontier(self, jobs: Sequence[Job]) -> Frontier:
         found = {job.name: self.jobs.result(job) for job in jobs}
@@ -205,7 +248,7 @@ class Sweep:
         exact = [
             Optimum(tolerance, found[name]["value"])
             for tolerance in self.request.tolerances
-            if (name := f"{EXACT}-{slug(tolerance)}") in found
+            if (name := f"{self._job(EXACT)}-{slug(tolerance)}") in found
         ]
         shared = sum(result["labels"] for result in found.values() if "labels" in result)
         return Frontier(
@@ -219,7 +262,7 @@ class Sweep:
         )
 
     def _point(self, method: str, seed: int, tolerance: str, found: Figures) -> Point:
-        folder = f"runs/{method}/seed-{seed}/{slug(tolerance)}"
+        folder = f"{self._home(method, seed)}/{slug(tolerance)}".removeprefix(self.part)
         result = result_from_json(found["result"], f"{folder}/result.json")
         assert result.constraints is not None
         verdict, earned = result.constraints[-1], result.returns
@@ -240,6 +283,11 @@ class Sweep:
             run=folder,
             expected=None if result.steps is None else result.steps.planned_return,
         )
+
+
+def part_of(model: str) -> str:
+    """The folder of one model of several: hvac?rooms=24 is hvac-rooms-24, maps/yard.nav is yard.nav."""
+    return slug(Path(model).name)
 
 
 def slug(tolerance: str) -> str:
