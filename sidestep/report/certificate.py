@@ -1,6 +1,6 @@
 """The answer of a run in one sentence, and the certificate behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -205,7 +205,7 @@ def _verdicts(result: Result) -> Html:
 def _figures_of(result: Result) -> Html:
     earned, penalty = result.returns, result.penalty
     spread = f" (about {' to '.join(number(end, 4) for end in earned.interval)})" if earned and earned.interval else ""
-    shares = ", ".join(f"{name} {number(share)}" for name, share in (result.side_effects or {}).items())
+    shares = _shares(result.side_effects or {})
     return facts(
         [
             ("return", f"{_mean(earned)}{spread}" if earned else ""),
@@ -224,11 +224,14 @@ def _figures_of(result: Result) -> Html:
 
 def _sampled(figures: Figures) -> Html:
     """The same policy with its noise: figures without a claim."""
-    shares = ", ".join(f"{name} {number(share)}" for name, share in figures.side_effects.items())
     return paragraph(
         f"With sampled instead of mean actions the return is {_mean(figures.returns)}, and the side effects are "
-        f"{shares}. Nothing is certified of that."
+        f"{_shares(figures.side_effects)}. Nothing is certified of that."
     )
+
+
+def _shares(side_effects: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number(round(share, 4))}" for name, share in side_effects.items())
 
 
 def _audits(audits: Sequence[Audit]) -> Html:
