@@ -63,9 +63,13 @@ def summary(rows: list[Figures]) -> list[Figures]:
 
 def main() -> None:
     made = parser(__doc__, "few_labels", first_seed=21)
-    made.add_argument("--only", nargs="*", default=[], help="problems whose names begin so")
+    made.add_argument("--only", nargs="*", default=[], help="problems by name, or all whose names begin so")
     options = made.parse_args()
-    wanted = {name: job for name, job in PROBLEMS.items() if not options.only or name.startswith(tuple(options.only))}
+
+    def asked(name: str) -> bool:
+        return any(name == one if one in PROBLEMS else name.startswith(one) for one in options.only or [""])
+
+    wanted = {name: job for name, job in PROBLEMS.items() if asked(name)}
     jobs = [
         Job(f"{name.replace(',', '').replace(' ', '-')}-{seed}", Campaign(name.replace(",", ""), *problem, seed))
         for name, problem in wanted.items()
