@@ -4,10 +4,12 @@ warnings (see pyproject), deterministic hypothesis.
 Tests compile far more than they compute, so that programs are compiled without optimisation, which takes half the time.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
 import os
+import shutil
 import tempfile
 from importlib.metadata import version
 
@@ -30,6 +32,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 PROMOTION = "strict"
 jax.config.update("jax_numpy_dtype_promotion", PROMOTION)
 optax.tree.bias_correction = jax.numpy_dtype_promotion("standard")(optax.tree.bias_correction)
+
+# Many tests run campaigns of the same small models, whose programs are the same. Every process keeps those that it
+# compiled in a folder of its own: one that two shared could hand over half an entry.
+PROGRAMS = tempfile.mkdtemp(prefix="sidestep-programs-")
+atexit.register(shutil.rmtree, PROGRAMS, ignore_errors=True)
+jax.config.update("jax_compilation_cache_dir", PROGRAMS)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 settings.register_profile("sidestep", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("sidestep")
