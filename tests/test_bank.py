@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_lookahead import CONFIG, Hills, same
@@ -97,3 +99,23 @@ def test_the_last_planning_anneals_the_loosest_slots_in_the_end():
     assert noise == sorted(noise, reverse=True), "it falls from test to test"
     assert noise[-1] == pytest.approx(bank.ANNEAL_NOISE_END, rel=0.01)
     assert annealing.polishing is None
+
+
+def test_a_pattern_that_turns_out_to_be_of_actions_gets_programs_of_its_own():
+    """What was compiled ahead is for policies that see the present; these must not."""
+    of_states, of_actions = (looking_at(entry) for entry in (0, 1))
+    assert jax.tree.structure(of_states) == jax.tree.structure(of_actions)
+    assert (of_states.heeds_actions, of_actions.heeds_actions) == (False, True)
+    constraints = tuple(parse_constraints(["none>=0.9"], Scale()))
+    planned = GradientBank(Hills(), constraints, CONFIG, SCHEDULE, of_states, jax.random.key(0), None)
+    planned.prepare(of_states)
+    planned.begin_polish(of_actions, TOLERANCES, lost=False)
+    assert len(planned.polish(of_actions, -1e9).rows) == SCHEDULE.slots
+    assert planned.polishing.learners.policy.observer.idle is None
+
+
+def looking_at(entry):
+    """Counted events all of whose sides look at this entry: 0 is the state, 1 the action."""
+    model = CountedEvents(1, 1, 3, key=jax.random.key(1))
+    directions = jnp.zeros_like(model.directions).at[..., entry].set(1.0)
+    return eqx.tree_at(lambda m: m.directions, model, directions)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 
 from sidestep.planning.learner import Learner
+from sidestep.policies.networks import sees_present
 from sidestep.runtime.compilation import Options
 from sidestep.runtime.parallel import blank_part, map_stack
 from sidestep.safety.base import SafetyModel
@@ -23,17 +24,17 @@ class Program(Generic[R]):
     """`make(safety)(learner)` for every learner of a stack, one per seed.
 
     The safety model is an argument, so that another fit of it does not compile the program again; one of another
-    structure does.
+    structure does, and one that looks at actions where the other did not.
     """
 
     def __init__(self, make: Callable[[Safety], Callable[[Learner], R]], options: Options) -> None:
         self._run: Any = eqx.filter_jit(lambda safety, learner: make(safety)(learner), compiler_options=options)  # type: ignore[call-overload]
-        self._prepared: dict[object, Future[Any]] = {}  # by the structure of the safety model
+        self._prepared: dict[object, Future[Any]] = {}  # by `_structure`
         self._compiled: dict[object, Any] = {}
 
     def prepare(self, safety: Safety, learners: Callable[[], Learner]) -> None:
         """Compile in the background for a safety model and learners of these shapes, whatever their values."""
-        structure = jax.tree.structure(safety)
+        structure = _structure(safety)
         if structure in self._compiled or structure in self._prepared:
             return
         task = _compiler.submit(lambda: self._run.lower(safety, blank_part(learners)).compile())
@@ -41,13 +42,19 @@ class Program(Generic[R]):
         _waiting.append(task)
 
     def __call__(self, safety: Safety, learners: Learner) -> R:
-        structure = jax.tree.structure(safety)
+        structure = _structure(safety)
         if structure in self._prepared:
             self._compiled[structure] = self._prepared.pop(structure).result()
         run = self._compiled.get(structure, self._run)
         results: R = map_stack(lambda learner: run(safety, learner), learners, compiled=structure in self._compiled)
         self._compiled[structure] = run
         return results
+
+
+def _structure(safety: Safety) -> object:
+    """What a compiled program is for: the structure of the safety model, and whether policies see its memory with the
+    present state in it. The latter follows from values, and a program that was compiled ahead does not check it."""
+    return jax.tree.structure(safety), sees_present(safety)
 
 
 def prepare_no_more() -> None:
