@@ -209,12 +209,13 @@ def campaigns(options: argparse.Namespace) -> None:
     new = [vars(task) | result | {"commit": commit} for task, result, commit in made]
     old = read_rows(options.out / "annotators.json")
     rows = merged(old, new, ["model", "labels", "people", "error", "seed"])
-    about = heading("Campaigns with people who err", seeds_of(options)) | {
+    about = heading("Campaigns with people who err", sorted({row["seed"] for row in rows})) | {
         "people": "simulated: the rule's category, wrong with the given chance; marks up to two steps off",
         "true rate": f"of the best category by the rule itself, {TRUE_ROLLOUTS:,} fresh rollouts",
         "audit labels": "known cases and further opinions included",
         "foreseen": "what was said before the first audit: chance of a certificate, and labels of that audit",
     }
+    del about["commit"]  # each row has its own
     write_table(options.out, "annotators", rows, about)
     picture(options)
 
