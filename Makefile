@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow fuzz lint bench docs clean
+.PHONY: demo test test-slow test-documents fuzz lint bench docs clean
 
 demo: $(INSTALLED) ## set up, run the main job, end with a report to open
 	$(BIN)/sidestep demo
@@ -13,6 +13,9 @@ test: $(INSTALLED) ## set up and run the tests, but for the slow ones
 
 test-slow: $(INSTALLED) ## the slow ones: whole campaigns, plans, kills, the paper's experiments, odd inputs by the thousand
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
+
+test-documents: $(INSTALLED) ## the code of README, docs and notebooks
+	$(BIN)/pytest -n 2 -m slow tests/test_documents.py
 
 fuzz: $(INSTALLED) ## ten thousand odd inputs of every kind; counts in benchmarks/results/fuzz.md
 	$(BIN)/python benchmarks/fuzz.py --again
