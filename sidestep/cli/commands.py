@@ -442,8 +442,7 @@ class Sweep:
         (), f"A method of `sidestep plan`, one of {', '.join(METHODS)}. May be given several times."
     )
     models: tuple[str, ...] = option(
-        (),
-        "A further model, with a frontier of its own in OUT/MODEL, as the first has then. May be given several times.",
+        (), "A further model. Each model then has its frontier in a folder of its own. May be given several times."
     )
     seeds: int = option(1, "Runs at each tolerance, counted up from --seed.", least=1, most=MOST_SEEDS)
     cluster: str | None = option(None, CLUSTER)
