@@ -46,24 +46,33 @@ DOMAINS = Path(sidestep.__file__).parent / "models" / "domains"
 
 # HVAC, as in hvac.rddl
 ROOMS, STEPS, SERVER = 6, 40, 1
-WALLS = ((0, 1), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5))
-OUTER = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
 HEATING, CAPACITY, AIR, BEST = 1.006 / 80.0, 80.0, 40.0, 21.75
 COLDEST, WARMEST, PENALTY = 20.0, 23.5, 20_000.0
-DEVIATION = np.sqrt(3.0 / 4.0 + OUTER / 16.0) / CAPACITY  # of a step's noise
 FREE = 0.95
 OFFSETS = (-0.05, -0.04, -0.03, -0.02, -0.015, -0.01)  # of the server room's target
 TRIALS = 5000  # rollouts with each
 
 
-def cooling() -> tuple[np.ndarray, np.ndarray]:
+def outer(rooms: int = ROOMS) -> np.ndarray:
+    """1 for rooms that touch the outside, the first and last of both rows; 0 for the others."""
+    column = np.arange(rooms) % (rooms // 2)
+    return np.where((column == 0) | (column == rooms // 2 - 1), 1.0, 0.0)
+
+
+DEVIATION = np.sqrt(3.0 / 4.0 + outer() / 16.0) / CAPACITY  # of a step's noise
+
+
+def cooling(rooms: int = ROOMS) -> tuple[np.ndarray, np.ndarray]:
     """A and b such that temperatures are expected at A temp + b at the next step without air."""
-    matrix = np.eye(ROOMS) - np.diag(OUTER / 4.0 + 1.0 / 2.0) / CAPACITY
-    for one, other in WALLS:
+    columns = rooms // 2
+    walls = [(room, room + 1) for room in range(rooms) if room % columns < columns - 1]
+    walls += [(room, room + columns) for room in range(columns)]
+    matrix = np.eye(rooms) - np.diag(outer(rooms) / 4.0 + 1.0 / 2.0) / CAPACITY
+    for one, other in walls:
         for i, j in ((one, other), (other, one)):
             matrix[i, i] -= 1.0 / 1.5 / CAPACITY
             matrix[i, j] += 1.0 / 1.5 / CAPACITY
-    return matrix, (OUTER * 6.0 / 4.0 + 10.0 / 2.0) / CAPACITY
+    return matrix, (outer(rooms) * 6.0 / 4.0 + 10.0 / 2.0) / CAPACITY
 
 
 Outcome = tuple[np.ndarray, np.ndarray]  # returns of runs, and which of them are free of side effects
@@ -222,6 +231,7 @@ def reservoir_program(level: np.ndarray, rain: np.ndarray, *, discard: bool) -> 
     """The least cost from here on for this rain (steps, reservoirs), its derivative by the rain, and the first
     outflows; nothing evaporates, but water may be discarded if `discard`."""
     steps, count = rain.shape
+    lower, upper = np.resize(LOWER, count), np.resize(UPPER, count)  # a longer chain repeats the twenty
     shape, none, any_much = (steps, count), np.zeros(rain.shape), np.full(rain.shape, np.inf)
     program = Program()
     after, flow = program.variables(none, any_much), program.variables(none, any_much)  # `after`: at the next step
@@ -234,8 +244,8 @@ def reservoir_program(level: np.ndarray, rain: np.ndarray, *, discard: bool) -> 
             lost = [(1.0, flow[t, r]), (1.0, gone[t, r])]
             program.row([(1.0, after[t, r]), *lost, *now, *upstream], known + rain[t, r], equal=True)
             program.row([(1.0, flow[t, r]), *now], known)
-            program.row([(-1.0, after[t, r]), (-1.0, short[t, r])], -LOWER[r])
-            program.row([(1.0, after[t, r]), (-1.0, over[t, r])], UPPER[r])
+            program.row([(-1.0, after[t, r]), (-1.0, short[t, r])], -lower[r])
+            program.row([(1.0, after[t, r]), (-1.0, over[t, r])], upper[r])
     cost, found, slopes = program.solve()
     return cost, slopes.reshape(shape), found[flow[0]]
 

@@ -1,10 +1,11 @@
 """A dynamic program for problems with two state entries, on a grid: the exact answer that a planner is compared with.
 
-A trajectory is free of side effects when at most one of its steps is counted. So state, clock and the number
-n = 0, 1, 2 (or more) of counted steps are all that a best policy has to know. For a price p of side effects
+Whether a trajectory is free of side effects is told by a small automaton that reads its states and actions: at most one
+step in a region, say. So state, clock and the automaton's state n are all that a best policy has to know. n changes when a
+state is seen (`sees`) and when an action is taken (`does`); its last state is the side effect, which stays. For a price p
 
-    W_t^n(s) = max_a r(s, a) + E[G_{t+1}^n(s')],   s' ~ Normal(landing(s, a), deviation)
-    G_t^n(s) = W_t^n(s) where s does not count, W_t^{n+1}(s) where it does, and p less where n goes from 1 to 2
+    W_t^n(s) = max_a r(s, a) + E[G_{t+1}^{does(n, a)}(s')],   s' ~ Normal(landing(s, a), deviation)
+    G_t^n(s) = W_t^{sees(n, s)}(s),   G_T^n(s) = -p where n is the side effect, else 0
 
 Expectations are products with matrices of Gaussian probabilities of the grid's cells, taken at the points of a finer
 grid; in between they are interpolated. The greedy policy's return R(p) and share of side effects P(p) are carried
@@ -29,6 +30,20 @@ COARSE_MOVES, REFINED_MOVES = 17, 9  # values of each entry of an action: of all
 
 
 @dataclass(frozen=True)
+class Automaton:
+    """What of a trajectory so far decides whether it has the side effect: 0 at first, `states - 1` is the side effect."""
+
+    states: int
+    sees: Callable[[Array | int, Array, Array], Array]  # after a state (x, y)
+    does: Callable[[Array | int, Array], Array | int] = lambda n, action: n  # after an action
+
+
+def counting(region: Callable[[Array, Array], Array], allowed: int = 1) -> Automaton:
+    """The side effect is more than so many steps in a region."""
+    return Automaton(allowed + 2, lambda n, x, y: jnp.minimum(n + region(x, y), allowed + 1))
+
+
+@dataclass(frozen=True)
 class Plane:
     """A problem whose state is (x, y) and whose action has one or two entries within [-1, 1]."""
 
@@ -40,7 +55,7 @@ class Plane:
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     entries: int = 2  # of an action
-    counts: Callable[[Array, Array], Array] | None = None  # whether a state is counted
+    automaton: Automaton | None = None  # of the side effect
 
 
 class Axis(NamedTuple):
@@ -81,14 +96,15 @@ def interpolate(plane: Plane, tables: Array, x: Array, y: Array, which: Array | 
     return (1 - u) * ((1 - v) * flat[first] + v * flat[first + 1]) + u * ((1 - v) * flat[second] + v * flat[second + 1])
 
 
-def best_action(plane: Plane, expected: Array, x: Array, y: Array, which: Array | int = 0) -> Array:
-    """The action with the largest reward and expected value from one state."""
+def best_action(plane: Plane, expected: Array, x: Array, y: Array, n: Array | int = 0) -> Array:
+    """The action with the largest reward and expected value from one state, in state n of the automaton."""
 
     def best(values):
         actions = jnp.stack([one.ravel() for one in jnp.meshgrid(*values, indexing="ij")], axis=-1)
 
         def worth(action):
-            return plane.reward(x, y, action) + interpolate(plane, expected, *plane.landing(x, y, action), which)
+            then = _does(plane, n, action)
+            return plane.reward(x, y, action) + interpolate(plane, expected, *plane.landing(x, y, action), then)
 
         return actions[jnp.argmax(jax.vmap(worth)(actions))]
 
@@ -100,44 +116,45 @@ def best_action(plane: Plane, expected: Array, x: Array, y: Array, which: Array 
 @partial(jax.jit, static_argnums=0)
 def backward(plane: Plane, price: Array, chances_x: Array, chances_y: Array, x: Array, y: Array) -> Solved:
     xs, ys = (one.ravel() for one in jnp.meshgrid(x, y, indexing="ij"))
-    levels = 1 if plane.counts is None else 3
-    counted = jnp.zeros((len(x), len(y)), bool)
-    if plane.counts is not None:
-        counted = plane.counts(xs, ys).reshape(counted.shape)
+    automaton = plane.automaton
+    states = automaton.states if automaton else 1
+    shape = (len(x), len(y))
 
-    def after_move(returns, shares):
-        """E[G^n] at the finer points, from W^n: what arriving in a cell is worth, its own count included. The second
-        counted step is the side effect; those that follow change nothing."""
-        one_more = [min(n + 1, levels - 1) for n in range(levels)]
-        arrived = [jnp.where(counted, returns[m], returns[n]) for n, m in enumerate(one_more)]
-        costs = [shares[one_more[0]], jnp.ones_like(shares[0]), jnp.zeros_like(shares[0])]
-        harmed = [jnp.where(counted, costs[n], shares[n] if n < 2 else 0.0) for n in range(levels)]
-        return tuple(jax.vmap(lambda cells: chances_x @ cells @ chances_y.T)(jnp.stack(p)) for p in (arrived, harmed))
+    def after_move(worth):
+        """E[G^n] at the finer points, from W^n."""
+        if automaton:
+            seen = jnp.stack([automaton.sees(n, xs, ys).reshape(shape) for n in range(states)])
+            worth = jnp.take_along_axis(worth, seen, axis=0)
+        return jax.vmap(lambda cells: chances_x @ cells @ chances_y.T)(worth)
 
-    def moved(table_return, table_share):
+    def moved(returns, shares, n):
         def one(px, py):
-            action = best_action(plane, table_return - price * table_share, px, py)
+            action = best_action(plane, returns - price * shares, px, py, n)
             to = plane.landing(px, py, action)
-            reward = plane.reward(px, py, action)
-            return reward + interpolate(plane, table_return, *to), interpolate(plane, table_share, *to)
+            reward, then = plane.reward(px, py, action), _does(plane, n, action)
+            return reward + interpolate(plane, returns, *to, then), interpolate(plane, shares, *to, then)
 
         found = jax.lax.map(lambda p: one(*p), (xs, ys), batch_size=4096)
-        return tuple(part.reshape(counted.shape) for part in found)
+        return tuple(part.reshape(shape) for part in found)
 
-    def step(carry, _):
-        expected = after_move(*carry)
-        found = [moved(expected[0][n], expected[1][n]) for n in range(levels)]
-        return tuple(jnp.stack(part) for part in zip(*found, strict=True)), expected
+    def step(expected, _):
+        found = [moved(*expected, n) for n in range(states)]
+        return tuple(after_move(jnp.stack(part)) for part in zip(*found, strict=True)), expected
 
-    nothing = jnp.zeros((levels, *counted.shape))
-    _, tables = jax.lax.scan(step, (nothing, nothing), None, length=plane.horizon)
+    nothing = jnp.zeros((states, chances_x.shape[0], chances_y.shape[0]))
+    harmed = nothing.at[-1].set(1.0) if automaton else nothing
+    _, tables = jax.lax.scan(step, (nothing, harmed), None, length=plane.horizon)
     returns, shares = (table[::-1] for table in tables)  # by the clock at which the action is taken
-    expected = returns - price * shares
     state = jnp.asarray(plane.start[0]), jnp.asarray(plane.start[1])
-    action = best_action(plane, expected[0, 0], *state)
-    to = plane.landing(*state, action)
-    total = plane.reward(*state, action) + interpolate(plane, returns[0, 0], *to)
-    return Solved(total, interpolate(plane, shares[0, 0], *to), expected)
+    first = automaton.sees(0, *state) if automaton else 0
+    action = best_action(plane, returns[0] - price * shares[0], *state, first)
+    to, then = plane.landing(*state, action), _does(plane, first, action)
+    total = plane.reward(*state, action) + interpolate(plane, returns[0], *to, then)
+    return Solved(total, interpolate(plane, shares[0], *to, then), returns - price * shares)
+
+
+def _does(plane: Plane, n: Array | int, action: Array) -> Array | int:
+    return plane.automaton.does(n, action) if plane.automaton else n
 
 
 def solve(plane: Plane, price: float, step: float, fine_step: float) -> Solved:
@@ -149,7 +166,7 @@ def solve(plane: Plane, price: float, step: float, fine_step: float) -> Solved:
 
 
 class Greedy(sidestep.Policy):
-    """The policy of the dynamic program: it remembers how many of its steps were counted."""
+    """The policy of the dynamic program: it remembers the automaton's state."""
 
     expected: jax.Array  # (clock, n, x, y)
     plane: Plane = eqx.field(static=True)
@@ -158,12 +175,11 @@ class Greedy(sidestep.Policy):
         return jnp.zeros((), int)
 
     def act(self, state, clock, memory, key):
-        levels = self.expected.shape[1]
-        count = memory
-        if self.plane.counts is not None:
-            count = jnp.minimum(memory + self.plane.counts(state[0], state[1]), 2)
-        which = levels * clock + count
-        return best_action(self.plane, self.expected, state[0], state[1], which), count
+        n = memory
+        if self.plane.automaton:
+            n = self.plane.automaton.sees(memory, state[0], state[1])
+        action = best_action(self.plane, self.expected[clock], state[0], state[1], n)
+        return action, jnp.asarray(_does(self.plane, n, action), int)
 
     def mean(self):
         return self

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from bounds import write_limits
-from dynamic_program import Greedy, Plane, limit, solve
+from dynamic_program import Greedy, Plane, counting, limit, solve
 from runner import RESULTS, parser, results
 
 import sidestep
@@ -59,7 +59,7 @@ NAVIGATION = Plane(
     horizon=20,
     x_range=(-1.5, 10.0),  # of positions; the ends of the dirty zone fall between cells
     y_range=(-2.5, 11.5),
-    counts=dirty,
+    automaton=counting(dirty),
 )
 
 

@@ -109,18 +109,22 @@ def of_horizon(size: int, clock) -> None:
 def of_cells(size: int, clock) -> None:
     """The exact optimum of a square grid with puddles, by the linear program over runs of the model's horizon."""
     from sidestep.labels.rules import load_rule
-    from sidestep.models.domains.driving.model import Driving
     from sidestep.reproduce.exact import best_return, side_effects
 
-    side = round(size**0.5)
-    rng = np.random.default_rng(0)
-    ground = np.where(rng.random((side, side)) < 0.2, "@", ".")
-    ground[0, 0], ground[-1, -1] = "S", "G"
-    text = "\n".join("".join(row) for row in ground)
-    model = clock("build", lambda: Driving(text, name="square", horizon=10 * side))
+    model = clock("build", lambda: square_map(size))
     tables = clock("label all pairs", lambda: side_effects(model, load_rule(None, model)))
     clock("best return", lambda: best_return(model.finite, tables, [], 1.0))
     exact_frontier_point(model, clock)
+
+
+def square_map(cells: int):
+    """A square with puddles on a fifth of its cells, from corner to corner."""
+    from sidestep.models.domains.driving.model import Driving
+
+    side = round(cells**0.5)
+    ground = np.where(np.random.default_rng(0).random((side, side)) < 0.2, "@", ".")
+    ground[0, 0], ground[-1, -1] = "S", "G"
+    return Driving("\n".join("".join(row) for row in ground), name="square", horizon=10 * side)
 
 
 def exact_frontier_point(model, clock) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dynamic_program import Greedy, Plane, limit, solve
+from dynamic_program import Greedy, Plane, counting, limit, solve
 from jaxtyping import Array
 from oracles import CounterOracle, Depth
 from runner import parser, results, seeds_of
@@ -146,7 +146,7 @@ PROBLEMS: dict[str, tuple[Plane, Counted | None]] = {
 
 def _made(name: str) -> tuple[Plane, Counted | None]:
     plane, counted = PROBLEMS[name]
-    return (plane, None) if counted is None else (replace(plane, counts=counted.counts), counted)
+    return (plane, None) if counted is None else (replace(plane, automaton=counting(counted.counts)), counted)
 
 
 def _measured(model: Model, policy: sidestep.Policy, safe: Callable[[Array], np.ndarray], seed: int) -> Figures:

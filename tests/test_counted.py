@@ -18,6 +18,7 @@ from sidestep.safety.families import normalised
 from sidestep.safety.fit_counted import (
     LAPSE,
     SLACK,
+    Ascent,
     ascend,
     counted_rows,
     from_box,
@@ -110,9 +111,9 @@ def test_ascent_raises_the_likelihood_and_predicts(boxed):
     model, walked, categories, marks = boxed
     rows = counted_rows(walked, categories, marks, 150)
     astray = eqx.tree_at(lambda m: m.offsets, model, model.offsets + 0.03)
-    before = float(jnp.sum(log_likelihood(astray, rows)[:150]))
-    [(fitted, value)] = ascend([astray], rows, 40, 0.003)
-    assert value > before
+    told = lambda model: float(jnp.sum(log_likelihood(model, rows)[:150]))  # noqa: E731
+    [(fitted, _)] = ascend([astray], rows, Ascent(40, rate=0.003))
+    assert told(fitted) > told(astray)
     fresh = walks(400, 4)
     truth, _ = categories_and_marks(in_a_box(fresh), "count")
     assert np.mean((predict(fitted, fresh)[:, 0] > 0.5) == (truth == 0)) > 0.97

@@ -20,10 +20,9 @@ from sidestep.safety.ensemble import Ensemble
 from sidestep.safety.families import KEPT, UNTRUSTED, Families, normalised
 from sidestep.safety.fit import Progress, fit, generator, split
 from sidestep.safety.fit_counted import (
-    BOX_RATE,
-    FREE_RATE,
     LAPSE,
     SLACK,
+    Ascent,
     CountedRows,
     ascend,
     counted_rows,
@@ -44,7 +43,10 @@ from sidestep.safety.survival import Hazards
 
 M = TypeVar("M", bound=SafetyModel)
 
-BOX_STEPS, FREE_STEPS, LAST_STEPS = 40, 150, 80  # of Adam: from a box, from elsewhere, on all labels
+# From a box, whose sides are nearly where they should be; from elsewhere, first from every start and then from the best;
+# and on all labels, held-out ones included.
+FROM_BOX, BOX_ON_ALL = Ascent(40, rate=0.003), Ascent(80, rate=0.003)
+FROM_STARTS, FROM_BEST, FREE_ON_ALL = Ascent(60), Ascent(100), Ascent(30)
 CONTENDING = 25.0  # nats by which the box of one statistic may be behind that of the other to be fitted further
 EXPLAINED = 0.01  # share of wrong answers up to which a box needs no freer one beside it
 MOST_STEPS, FEWEST = 100_000, 200  # steps that an ascent reads at most, and trajectories that it reads anyway
@@ -131,22 +133,25 @@ def _tried(model: Families, known: Known, key: PRNGKeyArray) -> list[Tried]:
     blank = [cast(CountedEvents, group.member(0)) for group in model.counted]
     told = told_by(blank[0], *known[:3])
     fresh = [with_features_seen(one, told) for one in blank]
-    known_before = np.asarray(model.weights.logs)[model.hazards.size :: KEPT] > UNTRUSTED  # of each statistic, its box
-    earlier = [boxes_of(one) if before else () for one, before in zip(blank, known_before, strict=True)]
+    trusted = np.asarray(model.weights.logs)[model.hazards.size :].reshape(-1, KEPT) > UNTRUSTED  # before
+    earlier = [boxes_of(one) if before else () for one, before in zip(blank, trusted[:, 0], strict=True)]
+    freed = [[cast(CountedEvents, group.member(1))] for group in model.counted]
     boxes = [search_box(one, told, before) for one, before in zip(fresh, earlier, strict=True)]
     best = max(boxes, key=lambda found: found.score)
     slack = mark_slack(told, best)
     rows, tried = known.some().rows(slack), []
-    for one, found in zip(fresh, boxes, strict=True):
+    for number, (one, found) in enumerate(zip(fresh, boxes, strict=True)):
         box = from_box(one, found, told)
         if found.score < best.score - CONTENDING:
             tried.append(Tried(stacked([box, box]), found, (False, False), slack))
             continue
-        [(fitted, _)] = ascend([box], rows, BOX_STEPS, BOX_RATE)
+        [(fitted, _)] = ascend([box], rows, FROM_BOX)
         if found.wrong <= EXPLAINED * found.answers:
             tried.append(Tried(stacked([fitted, fitted]), found, (True, False), slack))
             continue
-        free, _ = max(ascend(free_starts(box, told, key), rows, FREE_STEPS, FREE_RATE), key=lambda one: one[1])
+        starts = [*free_starts(box, told, key), *(freed[number] if trusted[number, 1] else [])]
+        best_start, _ = max(ascend(starts, rows, FROM_STARTS), key=lambda one: one[1])
+        [(free, _)] = ascend([best_start], rows, FROM_BEST)
         tried.append(Tried(stacked([fitted, free]), found, (True, True), slack))
     return tried
 
@@ -159,9 +164,9 @@ def _on_all(one: Tried, known: Known) -> CountedEvents:
     told = told_by(box, *known[:3])
     box = from_box(box, refined(told, one.found, box.limit), told)
     rows = known.some().rows(one.slack)
-    [(box, _)] = ascend([box], rows, LAST_STEPS, BOX_RATE)
+    [(box, _)] = ascend([box], rows, BOX_ON_ALL)
     if one.fitted[1]:
-        [(free, _)] = ascend([free], rows, LAST_STEPS, BOX_RATE)
+        [(free, _)] = ascend([free], rows, FREE_ON_ALL)
     return stacked([box, free])
 
 
