@@ -1,8 +1,8 @@
 """A dynamic program for problems with two state entries, on a grid: the exact answer that a planner is compared with.
 
-Whether a trajectory is free of side effects is told by a small automaton that reads its states and actions: at most one
-step in a region, say. So state, clock and the automaton's state n are all that a best policy has to know. n changes when a
-state is seen (`sees`) and when an action is taken (`does`); its last state is the side effect, which stays. For a price p
+A small automaton reads states and actions and tells whether there was a side effect: more than one step in a region,
+say. So state, clock and the automaton's state n are all that a best policy has to know. n changes when a state is seen
+(`sees`) and when an action is taken (`does`); its last state is the side effect, which stays. For a price p
 
     W_t^n(s) = max_a r(s, a) + E[G_{t+1}^{does(n, a)}(s')],   s' ~ Normal(landing(s, a), deviation)
     G_t^n(s) = W_t^{sees(n, s)}(s),   G_T^n(s) = -p where n is the side effect, else 0
@@ -31,7 +31,7 @@ COARSE_MOVES, REFINED_MOVES = 17, 9  # values of each entry of an action: of all
 
 @dataclass(frozen=True)
 class Automaton:
-    """What of a trajectory so far decides whether it has the side effect: 0 at first, `states - 1` is the side effect."""
+    """What of a trajectory so far decides whether there is a side effect: 0 at first, `states - 1` once there was."""
 
     states: int
     sees: Callable[[Array | int, Array, Array], Array]  # after a state (x, y)

@@ -21,6 +21,7 @@ from sidestep.safety.fit_counted import (
     Ascent,
     ascend,
     counted_rows,
+    free_starts,
     from_box,
     log_likelihood,
     mark_slack,
@@ -29,7 +30,7 @@ from sidestep.safety.fit_counted import (
     with_features_seen,
 )
 from sidestep.safety.io import make_safety
-from sidestep.safety.learn import learn
+from sidestep.safety.learn import FROM_BEST, FROM_STARTS, learn
 from sidestep.safety.pattern import learned_pattern
 
 STEPS = 12
@@ -172,6 +173,32 @@ def test_hopeless_trajectories_have_a_gradient_that_leads_out(boxed):
     gradient = jax.grad(log_harmless)(states)
     assert np.isfinite(gradient).all()
     assert np.abs(gradient[:, 0]).min() > 0
+
+
+def in_a_disc(walked):
+    return (walked.states[..., 0] - 1.0) ** 2 + walked.states[..., 1] ** 2 < 1.5
+
+
+def across(walked):
+    oblique = walked.states[..., 0] + 0.7 * walked.states[..., 1]
+    return (oblique > 0.4) & (oblique < 2.2)
+
+
+@pytest.mark.parametrize("event", [in_a_disc, across])
+def test_free_sides_find_what_no_box_explains(event):
+    walked, later = walks(250, 5), walks(400, 6)
+    categories, marks = categories_and_marks(event(walked), "count")
+    model = CountedEvents(2, 2, 3, key=jax.random.key(0), alike=(0, 2, 2, 2))
+    told = told_by(model, walked, categories, marks)
+    model = with_features_seen(model, told)
+    box = from_box(model, search_box(model, told), told)
+    rows = counted_rows(walked, categories, marks, 250)
+    found = ascend(free_starts(box, told, jax.random.key(1)), rows, FROM_STARTS)
+    [(fitted, _)] = ascend([max(found, key=lambda one: one[1])[0]], rows, FROM_BEST)
+    truth, _ = categories_and_marks(event(later), "count")
+    right = lambda model: np.mean(predict(model, later).argmax(axis=1) == truth)  # noqa: E731
+    assert right(fitted) > 0.975
+    assert right(fitted) > right(box)
 
 
 def test_families_trust_counted_events_where_they_explain_and_hazards_where_not():

@@ -1,9 +1,9 @@
 """Fitting counted events: a search for boxes, then ascent of the likelihood from there and from other starts.
 
-The box that the search found is nearly right, and its sides keep their features: some steps of Adam. The other starts are
-free: their sides may come to look at any entries and squares of entries, so that they can be oblique or round, with a
-price on what they look at. That is a long way to go over few parameters, for which L-BFGS is made: from 400 labels of a
-disc 150 of its iterations reach a log-likelihood of -9 where 800 steps of Adam, in ten times the time, reach -67.
+The box that the search found is nearly right, and its sides keep their features: some steps of Adam. The other starts
+are free: their sides may come to look at any entries and squares of entries, so that they can be oblique or round, with
+a price on what they look at. That is a long way to go over few parameters, for which L-BFGS is made: from 400 labels of
+a disc 150 of its iterations reach a log-likelihood of -9 where 800 steps of Adam, in ten times the time, reach -67.
 
 A label may be wrong. It is taken at its word with chance 1 - LAPSE, and says nothing otherwise; where annotators are
 known to err, it says of each category how likely the answer would be if that were the truth. Marks belong to the
