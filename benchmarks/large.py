@@ -8,7 +8,7 @@ rooms       a thermostat that knows the equations of HVAC: air such that each ro
 reservoirs  the linear program of `bounds.py` for the mean rain, which no policy does better than; nobody reaches it,
             so what counts is how little the share that is lost grows
 horizon     Navigation's dynamic program with this horizon, on a grid of 0.1
-cells       the bound of the exact method itself, with `none>=0.9`, on the map of `growth.py`; its policy is rolled out
+cells       the bound of the exact method itself, with `none>=0.9`, on the map of `growth.py`; what the policy earns is computed
 """
 
 import time
@@ -29,6 +29,7 @@ import sidestep
 from sidestep.cluster.jobs import Figures, Job
 from sidestep.core.model import Model, Policy
 from sidestep.finite.horizon import horizon_optimum
+from sidestep.finite.runs import prospect
 from sidestep.finite.tabular import horizon_policy
 from sidestep.frontier.work import categories_of, limit_of
 from sidestep.labels.experts import expert_of
@@ -85,7 +86,8 @@ def of_cells(size: int, seed: int) -> Figures:
     expert = expert_of(None, False, model)
     limits = [limit_of(one) for one in sidestep.parse_constraints(["none>=0.9"], expert.scale)]
     optimum = horizon_optimum(model.finite, model.spec.horizon, categories_of(model, expert), limits)
-    return earned(model, horizon_policy(optimum, model), seed) | {"reference": optimum.bound}
+    true = prospect(model, horizon_policy(optimum, model), model.side_effect, len(expert.scale))
+    return {"return": true.value, "error": 0.0, "reference": optimum.bound}
 
 
 KINDS: dict[str, Callable[[int, int], Figures]] = {
