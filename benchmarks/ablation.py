@@ -1,10 +1,11 @@
 """What each heuristic of a campaign buys: the same campaigns with one heuristic at a time left out.
 
-    python benchmarks/ablation.py [--seeds 3] [--first-seed 11] [--runs FOLDER] [--cluster local]
+    python benchmarks/ablation.py [--seeds 3] [--first-seed 61] [--only navigation ...] [--without "challenger" ...]
 
-writes ablation.json and ablation.md into benchmarks/results. Heuristics that act after the last planning share
-everything up to it: their campaigns continue from a copy of the whole one's folder. A heuristic that never acted in
-the whole campaign leaves it as it is when it is taken away, so that campaign is not run again.
+writes ablation.json and ablation.md into benchmarks/results. Campaigns have few labels, with marks. Heuristics that act
+after the last planning share everything up to it: their campaigns continue from a copy of the whole one's folder. A
+heuristic that never acted in the whole campaign leaves it as it is when it is taken away, so that campaign is not run
+again.
 """
 
 import json
@@ -17,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from few_labels import PROBLEMS as FEW_LABELS
 from runner import parser, results, seeds_of
 
 from sidestep.campaign import campaign, choice, evidence, trajectories
@@ -25,9 +27,8 @@ from sidestep.cluster.jobs import Figures, Job
 from sidestep.reproduce.tables import heading, write_table
 
 PROBLEMS = {
-    "navigation": ("navigation",),
-    "hvac": ("hvac",),
-    "greenhouse": ("examples/greenhouse.rddl", "--rule", "examples/mould.py:rule", "--constraint", "none>=0.95"),
+    name: (FEW_LABELS[f"{name}, {labels} marked"][0], *FEW_LABELS[f"{name}, {labels} marked"][1])
+    for name, labels in (("navigation", 300), ("hvac", 300), ("greenhouse", 500))
 }
 WHOLE = "whole"
 # What is put in place of each heuristic.
@@ -147,14 +148,16 @@ def summary(rows: list[Figures]) -> list[Figures]:
 
 
 def main() -> None:
-    made = parser(__doc__, "ablation", first_seed=11, seeds=3)
+    heuristics = [*PLANNING, *CHOOSING]
+    made = parser(__doc__, "ablation", first_seed=61, seeds=3)
     made.add_argument("--only", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
+    made.add_argument("--without", nargs="*", default=heuristics, choices=heuristics, help="one of these at a time")
     options = made.parse_args()
     jobs = []
     for seed in seeds_of(options):
         for problem in options.only:
             first = f"{problem}-{seed}-{WHOLE}"
-            for without in (WHOLE, *PLANNING, *CHOOSING):
+            for without in (WHOLE, *options.without):
                 name = f"{problem}-{seed}-{without.replace(' ', '-')}"
                 needs = () if without == WHOLE else (first,)
                 jobs.append(Job(name, Ablation(problem, without, seed), group=f"{problem}-{seed}", needs=needs))

@@ -8,7 +8,8 @@ rooms       a thermostat that knows the equations of HVAC: air such that each ro
 reservoirs  the linear program of `bounds.py` for the mean rain, which no policy does better than; nobody reaches it,
             so what counts is how little the share that is lost grows
 horizon     Navigation's dynamic program with this horizon, on a grid of 0.1
-cells       the bound of the exact method itself, with `none>=0.9`, on the map of `growth.py`; what the policy earns is computed
+cells       the bound of the exact method itself, with `none>=0.9`, on the map of `growth.py`; what its policy earns is
+            computed
 """
 
 import time
