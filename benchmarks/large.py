@@ -119,6 +119,7 @@ def summary(rows: list[Figures]) -> list[Figures]:
     found = []
     for what, size in dict.fromkeys((row["what"], row["size"]) for row in rows):
         mine = [row for row in rows if (row["what"], row["size"]) == (what, size)]
+        lost = max(row["lost"] for row in mine)
         mean = {name: float(np.mean([row[name] for row in mine])) for name in ("return", "error", "reference")}
         found.append(
             {
@@ -126,7 +127,7 @@ def summary(rows: list[Figures]) -> list[Figures]:
                 "size": size,
                 "seeds": ", ".join(str(row["seed"]) for row in mine),
                 **{name: f"{value:,.{2 if abs(value) < 1e5 else 0}f}" for name, value in mean.items()},
-                "lost at most": f"{max(row['lost'] for row in mine):.4%}",
+                "lost at most": f"{round(lost, 6) + 0.0:.4%}",
                 "CPU seconds": round(np.mean([row["CPU seconds"] for row in mine])),
                 "commit": ", ".join(sorted({row["commit"] for row in mine})),
             }
