@@ -52,6 +52,7 @@ VARIANTS: dict[str, dict[str, Options]] = {
     "navigation, oracle": {
         "default": ORACLE,
         "annealed": ORACLE | ANNEALED,
+        "annealed, with lookahead": ORACLE | ANNEALED | {"lookahead_rounds": 8},
         "no lookahead": ORACLE | {"lookahead_rounds": 0},
         "no lookahead, 3 times the epochs": ORACLE | {"lookahead_rounds": 0, "epochs": 1800},
         "squash tanh": ORACLE | {"squash": "tanh"},
