@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_lookahead import CONFIG, Hills, same
+from test_lookahead import CONFIG, SMALL, Hills, mean_return, same
 
 from sidestep.core.constraints import Scale, parse_constraints
-from sidestep.planning import bank
+from sidestep.planning import bank, lookahead, plan
 from sidestep.planning.bank import BankSchedule, GradientBank
+from sidestep.planning.methods import Search
 from sidestep.safety.counted import CountedEvents
 from sidestep.safety.hazard import HazardModel
 
@@ -64,6 +65,29 @@ def test_without_a_search_the_first_round_goes_on_from_random_policies(made):
     assert np.array_equal(np.asarray(bank_without.learners.tolerances), TOLERANCES.astype(np.float32))
     assert not same(bank_without.policies, before.policy), "it was trained"
     assert np.all(np.asarray(bank_without.learners.epoch) == SCHEDULE.round_epochs)
+
+
+def test_the_second_round_begins_also_from_what_lookahead_finds_without_a_constraint(made, monkeypatch):
+    for name, value in SMALL.items():
+        monkeypatch.setattr(lookahead, name, value)
+    monkeypatch.setattr(plan, "LEAST_PART", 1)
+    monkeypatch.setattr(bank, "FREE_EPOCHS", 8)
+    constraints = tuple(parse_constraints(["none>=0.9"], Scale()))
+    planning = replace(CONFIG, search=Search(rounds=1, population=256))
+    schedule = replace(SCHEDULE, rounds=2, searching_rounds=2)
+    searching = GradientBank(Hills(), constraints, planning, schedule, made[1], jax.random.key(0), None)
+    begun = searching.learners
+    free = searching._without_constraint(searching.free)
+    assert mean_return(Hills(), slot_of(begun.policy, 3)) < 7.0
+    found = mean_return(Hills(), slot_of(free.policy, 0))
+    assert found > 9.0, "the plateau, which the gradient does not find from there"
+    monkeypatch.setattr(searching, "_without_constraint", lambda planner: free)
+    searching.advance(0, made[1], TOLERANCES, lost=False)
+    rows = searching.advance(1, made[1], np.full((4, 1), 0.99), lost=False)
+    assert max(row.mean_return for row in rows) > found - 1.0, (
+        "the best start counts, whatever its cost, if all is allowed"
+    )
+    assert np.all(np.asarray(searching.learners.epoch) == 2 * SCHEDULE.round_epochs)
 
 
 def test_the_last_planning_anneals_the_loosest_slots_in_the_end():

@@ -1,6 +1,7 @@
 """The dynamic program that planners are compared with: its tables and its policy agree with the model's rollouts."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -57,6 +58,25 @@ def test_no_policy_passes_the_limit(problems):
     for push in (0.0, 0.5, 1.0):
         held = rollout(model, Held(jnp.array([push])), jax.random.key(1), 200)
         assert float(held.returns().mean()) < float(total), "it is best to wait, and then to go"
+
+
+@pytest.mark.mixes_types
+def test_an_automaton_of_actions_forbids_what_it_counts(problems):
+    """More than two hard pushes running are the side effect: at a high price every third push is a gentle one."""
+    reference, program = problems
+    plane, _ = reference._made("river")
+    hard = lambda n, action: jnp.where(n == 3, 3, jnp.where(jnp.sum(action**2) > 0.5, n + 1, 0))  # noqa: E731
+    seen = lambda n, x, y: jnp.broadcast_to(jnp.asarray(n), jnp.shape(x))  # noqa: E731
+    watched = replace(plane, automaton=program.Automaton(4, seen, hard))
+    free_total, _, _ = program.solve(plane, 0.0, 0.2, 0.1)
+    total, share, expected = program.solve(watched, 100.0, 0.2, 0.1)
+    assert float(share) < 1e-3
+    assert float(total) < float(free_total)
+    model = reference.PlaneModel("river", watched)
+    actions = rollout(model, program.Greedy(expected, watched), jax.random.key(0), 50).actions
+    pushes = np.asarray(jnp.sum(actions**2, axis=-1)) > 0.5
+    assert not np.any(pushes[:, :-2] & pushes[:, 1:-1] & pushes[:, 2:])
+    assert np.mean(pushes[:, :2]) == 1.0
 
 
 def test_the_limit_is_the_least_bound_over_the_prices(problems):
