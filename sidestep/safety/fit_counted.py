@@ -41,6 +41,7 @@ RIDGE = 1.0  # on the weights of the logistic regression that draws the first su
 NEWTON_STEPS = 60  # of that regression, at most
 SHARPEST_SURFACE = 50.0  # of its start
 SHALLOW = 0.05  # curvature of the surface, in squares of deviations, below which it has no end along an axis
+MOST_TURNED = 10  # entries of which all products are looked at
 SIDE_PRICE = 2.0  # of a side in the search, in nats, beside half the logarithm of the number of labels
 DERIVED_PRICE = 4.0  # more for a side of a derived feature
 SHARPEST = 4000.0  # of a fresh side of a box, per deviation of its feature: HVAC's policies come within 0.01 degrees
@@ -146,8 +147,9 @@ def free_starts(box: CountedEvents, told: Told, key: PRNGKeyArray) -> list[Count
         if number == 0:
             directions, offsets = np.array(box.directions) * allowed, np.array(box.offsets)
         elif number == 1:
-            turned, ends = _principal_axes(events[:, :entries], others[:, :entries])
-            directions[0, : len(turned), :entries], offsets[0, : len(turned)] = turned, ends
+            told_most = _told_most(events[:, :entries], others[:, :entries])
+            turned, ends = _principal_axes(events[:, told_most], others[:, told_most])
+            directions[0, : len(turned), told_most], offsets[0, : len(turned)] = turned.T, ends
         else:
             draw, sides = ((_surface, 0), (_surface, 2), (_discriminant, 3))[number - 2]
             weights, offset = draw(events, others, allowed)
@@ -196,6 +198,14 @@ def _logistic(events: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, float
         if np.abs(move).max() < 1e-6:
             break
     return weights[:-1], float(weights[-1])
+
+
+def _told_most(events: np.ndarray, others: np.ndarray) -> Int[np.ndarray, " entry"]:
+    """The entries by which events differ the most from other steps, in mean and deviation."""
+    if not len(events) or not len(others):
+        return np.arange(min(events.shape[1], MOST_TURNED))
+    mean, deviation = (np.abs(of(events, axis=0) - of(others, axis=0)) for of in (np.mean, np.std))
+    return np.sort(np.argsort(-(mean + deviation), kind="stable")[:MOST_TURNED])
 
 
 def _principal_axes(events: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
