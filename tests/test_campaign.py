@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sidestep.campaign.campaign import Campaign
-from sidestep.campaign.choice import believed_costs, challenger, favourite, optimism
+from sidestep.campaign.choice import beliefs, believed_costs, challenger, favourite, optimism
 from sidestep.campaign.config import POLISH_TEST, CampaignConfig
 from sidestep.campaign.evidence import best_harmless, varied
 from sidestep.campaign.records import Candidate
@@ -152,6 +152,17 @@ class TestCandidates:
         aims = np.array([0.035])
         assert favourite([lucky, safe], aims, 1.0) == 0
         assert favourite([lucky, safe], aims, 1.0, audited=2000) == 1
+
+    def test_what_labels_of_some_policies_refute_is_believed_of_none_that_was_planned_with_them(self):
+        """The safety model is exploited: one costs ten times what was predicted. Who has no labels is no better."""
+        exploited = Candidate("a", -93.0, (0.014,), labels=60, expected=(0.9,), costly=(9.0,))
+        unseen = Candidate("b", -94.0, (0.012,), labels=0, expected=(0.0,), costly=(0.0,))
+        earlier = Candidate("c", -99.0, (0.02,), labels=6, expected=(0.1,), costly=(0.0,), round=3, slot=1)
+        aims = np.array([0.035])
+        assert favourite([exploited, unseen, earlier], aims, 2.5) == 2
+        assert beliefs([exploited, unseen, earlier], 1.0)[1] > 0.05
+        unlucky = replace(exploited, costly=(3.0,))
+        assert favourite([unlucky, unseen, earlier], aims, 1.0) == 1, "two too many are chance"
 
     def test_a_challenger_earns_clearly_more_and_is_within_reach(self):
         aims = np.array([0.04])

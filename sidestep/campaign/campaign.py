@@ -24,7 +24,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from sidestep.campaign.choice import believed_costs, challenger, favourite
+from sidestep.campaign.choice import beliefs, challenger, favourite
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.evidence import Evidence, best_harmless
 from sidestep.campaign.neighbours import neighbours
@@ -297,7 +297,6 @@ class Campaign:
         """What the next audit can be expected to prove of this candidate, with these annotators and the opinions that
         are planned on a run that somebody calls costly."""
         setting, config, size = self.setting, self.setting.config, len(self.setting.store.scale)
-        chosen = evidence.candidates[candidate]
         confusions = np.eye(size)[None] if evidence.annotators is None else evidence.annotators.confusion
         costly = cost_matrix(setting.constraints) > 0
         harmful = sum(bool(costly[:, case.category].any()) for case in design.known)
@@ -305,7 +304,7 @@ class Campaign:
             setting.constraints,
             split_confidence(config.confidence, self.ledger.next_number),
             config.rollouts,
-            believed_costs(chosen, evidence.optimism),
+            beliefs(evidence.candidates, evidence.optimism)[candidate],
             confusions,
             Known(harmful, len(design.known) - harmful),
         )

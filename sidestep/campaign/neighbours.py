@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from sidestep.campaign.choice import believed_costs, favourite
+from sidestep.campaign.choice import beliefs, favourite
 from sidestep.campaign.config import CampaignConfig
 from sidestep.campaign.records import Candidate
 from sidestep.campaign.schedule import certifiable_costs
@@ -30,7 +30,7 @@ def neighbours(
         aims = certifiable_costs(others, config.rollouts, config.confidence)
         best = favourite(candidates, aims, optimism)
         gain = None
-        if best is not None and np.all(believed_costs(candidates[best], optimism) <= aims):
+        if best is not None and np.all(beliefs(candidates, optimism)[best] <= aims):
             gain = candidates[best].predicted_return - candidates[chosen].predicted_return
         found.append(Neighbour(text, gain))
     return tuple(found)
