@@ -350,7 +350,7 @@ class GradientBank:
 
 
 def _free_planner(model: Model, planning: PlanConfig) -> Planner | None:
-    """A planner without constraints, which looks ahead; None where models have nothing to be followed by it."""
+    """A planner without constraints, which looks ahead; None where this kind of planning has no lookahead."""
     if planning.lookahead is None:
         return None
     about: dict[str, str | int | float] = {"epochs": FREE_EPOCHS, "search_rounds": 0, "constraint_gradient": "none"}

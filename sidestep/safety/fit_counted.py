@@ -147,9 +147,9 @@ def free_starts(box: CountedEvents, told: Told, key: PRNGKeyArray) -> list[Count
         if number == 0:
             directions, offsets = np.array(box.directions) * allowed, np.array(box.offsets)
         elif number == 1:
-            told_most = _told_most(events[:, :entries], others[:, :entries])
-            turned, ends = _principal_axes(events[:, told_most], others[:, told_most])
-            directions[0, : len(turned), told_most], offsets[0, : len(turned)] = turned.T, ends
+            telling = _most_telling(events[:, :entries], others[:, :entries])
+            turned, ends = _principal_axes(events[:, telling], others[:, telling])
+            directions[0, : len(turned), telling], offsets[0, : len(turned)] = turned.T, ends
         else:
             draw, sides = ((_surface, 0), (_surface, 2), (_discriminant, 3))[number - 2]
             weights, offset = draw(events, others, allowed)
@@ -200,7 +200,7 @@ def _logistic(events: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, float
     return weights[:-1], float(weights[-1])
 
 
-def _told_most(events: np.ndarray, others: np.ndarray) -> Int[np.ndarray, " entry"]:
+def _most_telling(events: np.ndarray, others: np.ndarray) -> Int[np.ndarray, " entry"]:
     """The entries by which events differ the most from other steps, in mean and deviation."""
     if not len(events) or not len(others):
         return np.arange(min(events.shape[1], MOST_TURNED))

@@ -138,12 +138,15 @@ def _tried(model: Families, known: Known, key: PRNGKeyArray) -> list[Tried]:
     fresh = [with_features_seen(one, told) for one in blank]
     trusted = np.asarray(model.weights.logs)[model.hazards.size :].reshape(-1, KEPT) > UNTRUSTED  # before
     earlier = [boxes_of(one) if before else () for one, before in zip(blank, trusted[:, 0], strict=True)]
-    freed = [[cast(CountedEvents, group.member(1))] for group in model.counted]
+    freer = [
+        [cast(CountedEvents, group.member(1))] if before else []
+        for group, before in zip(model.counted, trusted[:, 1], strict=True)
+    ]
     boxes = [search_box(one, told, before) for one, before in zip(fresh, earlier, strict=True)]
     best = max(boxes, key=lambda found: found.score)
     slack = mark_slack(told, best)
     rows, tried = known.some().rows(slack), []
-    for number, (one, found) in enumerate(zip(fresh, boxes, strict=True)):
+    for one, found, before in zip(fresh, boxes, freer, strict=True):
         box = from_box(one, found, told)
         if found.score < best.score - CONTENDING:
             tried.append(Tried(stacked([box, box]), found, (False, False), slack))
@@ -152,8 +155,8 @@ def _tried(model: Families, known: Known, key: PRNGKeyArray) -> list[Tried]:
         if found.wrong <= EXPLAINED * found.answers:
             tried.append(Tried(stacked([fitted, fitted]), found, (True, False), slack))
             continue
-        starts = [*free_starts(box, told, key), *(freed[number] if trusted[number, 1] else [])]
-        best_start, _ = max(ascend(starts, rows, FROM_STARTS), key=lambda one: one[1])
+        starts = ascend([*free_starts(box, told, key), *before], rows, FROM_STARTS)
+        best_start, _ = max(starts, key=lambda start: start[1])
         [(free, _)] = ascend([best_start], rows, FROM_BEST)
         tried.append(Tried(stacked([fitted, free]), found, (True, True), slack))
     return tried
